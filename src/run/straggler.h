@@ -5,11 +5,12 @@
  *   beside its peers  if its time is above (1 + threshold) x the median of the ranks with equal work: those
  *                     of its pipeline stage, where no experts are shared out. Only forward and backward: the
  *                     shards of an optimizer are not all of one size;
- *   beside its past   if its time is above (1 + threshold) x its own median of up to PAST earlier intervals,
- *                     and has grown so much more than the median of the other ranks has. So a pipeline stage
- *                     is found, whose work no other rank has, and a rank with experts.
- * What it loses must also be more than threshold / 4 of its time in a step, and than four times its usual
- * spread (median absolute deviation). The phases data, communication, save and core have no usual length:
+ *   beside its past   if its time, divided by the median of the other ranks, is above (1 + threshold) x the
+ *                     median of the same in up to PAST earlier intervals. Of two ranks it must also have
+ *                     grown, not divided, by threshold / 2. So a pipeline stage is found, whose work no other
+ *                     rank has, and a rank with experts; a machine that is slower for all changes nothing.
+ * What it loses must also be more than threshold / 4 of its time in a step, and than five times the usual
+ * spread of that quotient (median absolute deviation). The phases data, communication, save and core have no usual length:
  * in them a rank is slow if it loses more than the threshold of its time in a step.
  *
  * A rank is reported when it was slow in a phase IN_A_ROW intervals in a row, and stays reported until it was
@@ -19,13 +20,17 @@
 #define STRAGGLER_H
 #include "own_time.h"
 
-enum { INTERVAL_STEPS = 4, INTERVAL_MS = 20, PAST = 16, PAST_FIRST = 5, IN_A_ROW = 3, IN_A_ROW_LONG = 12 };
+enum {
+    INTERVAL_STEPS = 4, INTERVAL_MS = 20, PAST = 32, PAST_FIRST = 8, IN_A_ROW = 3, IN_A_ROW_LONG = 12
+};
 
 #define STRAGGLER_THRESHOLD 0.1            /* where the configuration has none */
 
 /* Of one rank. */
 typedef struct {
-    double past[OWN_PHASES][PAST]; /* s a step of earlier intervals: not those when it was slow */
+    double past[OWN_PHASES][PAST]; /* of earlier intervals, not those when it was slow: its time over the
+                                    * median of the others, or s a step in phases without a usual length */
+    double took[OWN_PHASES][PAST]; /* s a step, in the same intervals */
     int64_t known[OWN_PHASES];     /* how many there ever were */
     int row[OWN_PHASES];           /* intervals in a row that it was slow */
     double lost[OWN_PHASES];       /* s a step beyond what was expected, in this interval */
@@ -40,7 +45,7 @@ typedef struct {
     double threshold;
     const int *work;               /* [ranks] ranks of equal work have the same number; < 0: no peers */
     Judged *rank;                  /* [ranks] */
-    double *sorted, *value;        /* [ranks] scratch */
+    double *sorted;                /* [ranks] scratch */
     SlowRank *slow;                /* [ranks] those that are reported now */
     int n;
     int64_t intervals;             /* judged so far */

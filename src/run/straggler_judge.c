@@ -2,20 +2,20 @@
 #include "straggler.h"
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 void judge_open(Judge *j, int ranks, double threshold, const int *work)
 {
     size_t n = (size_t)ranks;
     *j = (Judge){.ranks = ranks, .threshold = threshold, .work = work,
-                 .rank = xcalloc(n, sizeof *j->rank), .sorted = xcalloc(n, sizeof(double)),
-                 .value = xcalloc(n, sizeof(double)), .slow = xcalloc(n, sizeof *j->slow)};
+                 .rank = xcalloc(n, sizeof *j->rank), .sorted = xcalloc(n, sizeof *j->sorted),
+                 .slow = xcalloc(n, sizeof *j->slow)};
 }
 
 void judge_close(Judge *j)
 {
     free(j->rank);
     free(j->sorted);
-    free(j->value);
     free(j->slow);
     *j = (Judge){0};
 }
@@ -39,19 +39,18 @@ static double middle_of_others(const double *sorted, int n, double v)
     return (sorted[half - 1 + (half - 1 >= at)] + high) / 2;
 }
 
-/* The median of a rank's past in a phase, and how far its values usually are from it. */
-static double usual(const Judged *r, int phase, double *spread)
+/* The median of n values, and how far they usually are from it. */
+static double usual(const double *value, int64_t n, double *spread)
 {
     double v[PAST];
-    int n = r->known[phase] < PAST ? (int)r->known[phase] : PAST;
-    for (int i = 0; i < n; i++)
-        v[i] = r->past[phase][i];
-    qsort(v, (size_t)n, sizeof *v, by_double);
-    double base = middle(v, n);
-    for (int i = 0; i < n; i++)
+    int m = n < PAST ? (int)n : PAST;
+    memcpy(v, value, (size_t)m * sizeof *v);
+    qsort(v, (size_t)m, sizeof *v, by_double);
+    double base = middle(v, m);
+    for (int i = 0; i < m; i++)
         v[i] = fabs(v[i] - base);
-    qsort(v, (size_t)n, sizeof *v, by_double);
-    *spread = 1.4826 * middle(v, n);       /* of a normal distribution: its standard deviation */
+    qsort(v, (size_t)m, sizeof *v, by_double);
+    *spread = 1.4826 * middle(v, m);       /* of a normal distribution: its standard deviation */
     return base;
 }
 
@@ -62,8 +61,6 @@ static int has_length(int phase)
     return phase == OWN_FORWARD || phase == OWN_BACKWARD || phase == OWN_OPTIMIZER;
 }
 
-static int has_past(const Judged *r, int phase) { return r->known[phase] >= PAST_FIRST; }
-
 /* Time of a rank in a step, for data and computing. */
 static double whole(const double *own)
 {
@@ -73,13 +70,14 @@ static double whole(const double *own)
     return sum;
 }
 
-/* Whether a rank is slow that took x and should have taken `expected`. Notes the worse of two reasons. */
-static int is_slow(const Judge *j, Judged *r, int phase, const double *own, double expected, int peers)
+/* Whether a rank is slow that should have taken `expected`. Notes the worse of two reasons.
+ *   spread  in  s: how far its times usually are from what is expected */
+static int is_slow(const Judge *j, Judged *r, int phase, const double *own, double expected, double spread,
+                   int peers)
 {
-    double x = own[phase], lost = x - expected, all = whole(own), spread;
+    double lost = own[phase] - expected, all = whole(own);
     double share = has_length(phase) ? lost / expected : lost / all;
-    usual(r, phase, &spread);
-    if (!(share > j->threshold && lost > j->threshold / 4 * all && lost > 4 * spread))
+    if (!(share > j->threshold && lost > j->threshold / 4 * all && lost > 5 * spread))
         return 0;
     if (lost > r->lost[phase]) {
         r->lost[phase] = lost;
@@ -92,6 +90,7 @@ static int is_slow(const Judge *j, Judged *r, int phase, const double *own, doub
 /* Compares the ranks of equal work with each other; sets their `lost`. */
 static void beside_peers(Judge *j, const double *own, int phase)
 {
+    double spread;
     for (int first = 0; first < j->ranks; first++) {
         int n = 0, seen = 0;
         for (int r = 0; r < j->ranks; r++) {
@@ -102,33 +101,46 @@ static void beside_peers(Judge *j, const double *own, int phase)
         if (seen || j->work[first] < 0 || n < 2)
             continue;
         qsort(j->sorted, (size_t)n, sizeof *j->sorted, by_double);
-        for (int r = first; r < j->ranks; r++)
-            if (j->work[r] == j->work[first] && has_past(&j->rank[r], phase))
-                is_slow(j, &j->rank[r], phase, own + r * OWN_PHASES,
-                        middle_of_others(j->sorted, n, own[r * OWN_PHASES + phase]), n - 1);
+        for (int r = first; r < j->ranks; r++) {
+            Judged *it = &j->rank[r];
+            if (j->work[r] != j->work[first] || it->known[phase] < PAST_FIRST)
+                continue;
+            double others = middle_of_others(j->sorted, n, own[r * OWN_PHASES + phase]);
+            usual(it->past[phase], it->known[phase], &spread);
+            is_slow(j, it, phase, own + r * OWN_PHASES, others, spread * others, n - 1);
+        }
     }
+}
+
+/* Compares a rank with its past.
+ *   unit  in  s: what its times are divided by */
+static int slower_than_before(const Judge *j, Judged *r, int phase, const double *own, double unit)
+{
+    double spread, unused;
+    if (r->known[phase] < PAST_FIRST)
+        return 0;
+    double base = usual(r->past[phase], r->known[phase], &spread);
+    double took = usual(r->took[phase], r->known[phase], &unused);
+    /* of two ranks nobody else can tell whether one is slower or the other faster */
+    return (j->ranks > 2 || own[phase] > (1 + j->threshold / 2) * took) &&
+           is_slow(j, r, phase, own, base * unit, spread * unit, 0);
 }
 
 /* Compares the ranks with their past; keeps the times of those that are as ever. */
 static void beside_past(Judge *j, const double *own, int phase)
 {
-    double spread;
-    int n = 0;
-    for (int r = 0; r < j->ranks; r++) {
-        double base = has_past(&j->rank[r], phase) ? usual(&j->rank[r], phase, &spread) : 0;
-        j->value[r] = base > 0 ? own[r * OWN_PHASES + phase] / base : 1;
-        j->sorted[n++] = j->value[r];
-    }
-    qsort(j->sorted, (size_t)n, sizeof *j->sorted, by_double);
+    for (int r = 0; r < j->ranks; r++)
+        j->sorted[r] = own[r * OWN_PHASES + phase];
+    qsort(j->sorted, (size_t)j->ranks, sizeof *j->sorted, by_double);
     for (int r = 0; r < j->ranks; r++) {
         Judged *it = &j->rank[r];
-        const double *mine = own + r * OWN_PHASES;
-        if (has_past(it, phase)) {
-            double others = fmax(1, middle_of_others(j->sorted, n, j->value[r]));
-            if (is_slow(j, it, phase, mine, others * usual(it, phase, &spread), 0))
-                continue;
-        }
-        it->past[phase][it->known[phase]++ % PAST] = mine[phase];
+        double mine = own[r * OWN_PHASES + phase];
+        double unit = has_length(phase) ? middle_of_others(j->sorted, j->ranks, mine) : 1;
+        if (!(unit > 0) || slower_than_before(j, it, phase, own + r * OWN_PHASES, unit))
+            continue;
+        int64_t at = it->known[phase]++ % PAST;
+        it->past[phase][at] = mine / unit;
+        it->took[phase][at] = mine;
     }
 }
 
