@@ -10,8 +10,8 @@
  *                     grown, not divided, by threshold / 2. So a pipeline stage is found, whose work no other
  *                     rank has, and a rank with experts; a machine that is slower for all changes nothing.
  * What it loses must also be more than threshold / 4 of its time in a step, and than five times the usual
- * spread of that quotient (median absolute deviation). The phases data, communication, save and core have no usual length:
- * in them a rank is slow if it loses more than the threshold of its time in a step.
+ * spread of that quotient (median absolute deviation). The phases data, communication, save and core have no
+ * usual length: in them a rank is slow if it loses more than the threshold of its time in a step.
  *
  * A rank is reported when it was slow in a phase IN_A_ROW intervals in a row, and stays reported until it was
  * in no phase for IN_A_ROW intervals. Waiting for a core and moving messages need IN_A_ROW_LONG: another
