@@ -16,7 +16,7 @@ int save_time_fits(double end, double grace) { return end <= grace; }
 
 static double mean_cost(const SaveTimes *s) { return s->lost / (double)s->saves; }
 
-int64_t save_time_steps(const SaveTimes *s)
+static int64_t best_steps(const SaveTimes *s)
 {
     if (!s->saves || !s->steps || !s->failures || !(s->stepping > 0))
         return 0;
@@ -30,9 +30,9 @@ static const char *duration(double s)
     return s < 120 ? textf("%.2g s", s) : s < 7200 ? textf("%.0f min", s / 60) : textf("%.3g h", s / 3600);
 }
 
-const char *save_time_advice(const SaveTimes *s)
+const char *save_time_advice(SaveTimes *s)
 {
-    int64_t steps = save_time_steps(s);
+    int64_t steps = s->best = best_steps(s);
     return !steps ? NULL
                   : textf("%ld step%s would lose least, at a save of %s and a failure every %s", steps,
                           steps == 1 ? "" : "s", duration(mean_cost(s)), duration(s->wall / s->failures));

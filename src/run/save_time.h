@@ -18,16 +18,14 @@ typedef struct {
     double longest;                /* seconds that a save takes, beside training too */
     double wall;                   /* seconds of the run since its first start */
     int failures;                  /* of the run since its first start */
+    int64_t best;                  /* out: steps between two saves that lose least; 0: not known */
 } SaveTimes;
 
-/* The steps between two saves that lose least. A run that saves every T seconds at a cost of C seconds, and
+/* Sets s->best and returns it as advice for people; NULL: no save, step or failure has been seen. A run that saves every T seconds at a cost of C seconds, and
  * fails every M seconds, loses the shares C/T to saves and T/(2M) to steps that are run again, together least
  * at T = sqrt(2CM) (Young 1974, "A first order approximation to the optimum checkpoint interval", CACM 17).
- * But T is no shorter than a save. 0: no save, step or failure has been seen. */
-int64_t save_time_steps(const SaveTimes *s);
-
-/* That advice for people; NULL: there is none. */
-const char *save_time_advice(const SaveTimes *s);
+ * But T is no shorter than a save. */
+const char *save_time_advice(SaveTimes *s);
 
 /* The failures that the launcher has recorded in the run directory (restarts.jsonl). */
 int save_time_failures(const char *run_dir);
