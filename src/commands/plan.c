@@ -366,8 +366,14 @@ int command_plan(int argc, char **argv)
     Args a = cli_open("plan", argc, argv);
     int json = args_switch(&a, "--json"), world = (int)args_number(&a, "--world");
     int explain = args_switch(&a, "--explain"), measure = args_switch(&a, "--calibrate");
-    const char *machine = args_value(&a, "--machine"), *path = cli_next(&a, "CONFIG");
+    const char *machine = args_value(&a, "--machine");
+    double most = args_number(&a, "--at-most");
+    const char *path = cli_next(&a, "CONFIG");
     cli_end(&a);
+    if (!isnan(most)) {
+        printf("%d\n", start_smaller(path, &a, world, (int)most));
+        return EXIT_DONE;
+    }
     const Config *c = start_plan(path, &a, world);
     if (measure) {
         command_calibrate(c, machine, argc, argv);

@@ -103,6 +103,27 @@ Config *config_load_over(const char *path, int nargs, char **args, int world, Co
         n == 1 ? "" : "s", path);
 }
 
+/* Returns the smallest world (`world` is 0), or whether the world is legal. */
+static int try_world(const char *path, int nargs, char **args, int world, SavedConfig saved)
+{
+    void *mark = keep_mark();
+    Saved there = {0};
+    Check k;
+    check_over(&k, path, nargs, args, world ? world : WORLD_SMALLEST, USE_MODEL, saved, &there);
+    int found = world ? !(k.n + k.dropped) : k.cfg->world;
+    free(there.dir);
+    keep_release(mark);
+    return found;
+}
+
+int config_largest_world(const char *path, int nargs, char **args, int most, SavedConfig saved)
+{
+    int unit = try_world(path, nargs, args, 0, saved), world = most - most % unit;
+    while (world && !try_world(path, nargs, args, world, saved))
+        world -= unit;
+    return world;
+}
+
 /* Returns 1 for a key of the model, or of what it reads. */
 static int describes_model(const Option *o, const Config *cfg)
 {

@@ -119,6 +119,9 @@ typedef char *(*SavedConfig)(const char *load, char **dir);
  * from the checkpoint's. */
 Config *config_load_over(const char *path, int nargs, char **args, int world, ConfigUse use,
                          SavedConfig saved);
+/* The largest legal world of at most `most` ranks, for a configuration that is legal in another world. 0:
+ * there is none. */
+int config_largest_world(const char *path, int nargs, char **args, int most, SavedConfig saved);
 
 /* Returns a copy that shares layers out by a layout string of placement_balance and drops all other keys
  * that share layers out. Its config.yaml holds that string. */

@@ -113,6 +113,20 @@ const Config *start_plan(const char *path, Args *a, int world)
     return balance_here(cfg);
 }
 
+int start_smaller(const char *path, Args *a, int world, int most)
+{
+    int64_t least = config_load_over(path, a->n, a->v, world, USE_MODEL, saved_config)->min_world;
+    if (least == CFG_ABSENT)
+        die(EXIT_CONFIG, "min-world", "min_world is not set, so the job goes on with %d ranks or not at all; "
+            "change: set min_world to the smallest world that may go on", world);
+    int found = config_largest_world(path, a->n, a->v, most, saved_config);
+    if (found < least)
+        die(EXIT_CONFIG, "min-world", "the largest world that this layout and batch allow on %d slots is %d, "
+            "and min_world is %ld; change: lower min_world, or the sizes of the layout", most, found, least);
+    free(a->v);
+    return found;
+}
+
 int64_t start_samples(const Config *cfg, int64_t batch)
 {
     return cfg->train_iters == CFG_ABSENT && cfg->train_samples == CFG_ABSENT

@@ -14,6 +14,10 @@ const Config *start_config(const char *path, Args *a, ConfigUse use);
 /* As start_config, for a world that is only planned. Not collective. */
 const Config *start_plan(const char *path, Args *a, int world);
 
+/* The largest legal world of at most `most` ranks and at least min_world, for the configuration of a job of
+ * `world` ranks. Dies if there is none, or if min_world is not set. */
+int start_smaller(const char *path, Args *a, int world, int most);
+
 /* The samples that the whole run takes; their number decides their order. `batch` when the config gives
  * no length. */
 int64_t start_samples(const Config *cfg, int64_t batch);

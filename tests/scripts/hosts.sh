@@ -3,7 +3,8 @@
 # temporary folder and an sshd of its own; a fourth namespace is the switch. Each host also has docker0, with
 # the same address on every host, and a network `vpn` that connects no hosts. Every failure of a host ends the
 # job with one line that names the host. long: Open MPI's keepalives as scripts/launch sets them, and a
-# network cut of 30 seconds. Skipped where namespaces are forbidden.
+# network cut of 30 seconds. CASES: which cases; the row hosts-restarts has those of --restarts: hosts that are
+# left out and taken back, spare hosts, smaller worlds. Skipped where namespaces are forbidden.
 set -u
 skip() { echo "$*"; exit 77; }
 [ "$(id -u)" = 0 ] || skip "needs root, for network namespaces"
@@ -16,7 +17,9 @@ if [ -z "${OWN_MOUNTS:-}" ]; then
     OWN_MOUNTS=1 exec unshare -m --propagation private "$0" "$@"
 fi
 work=${WORK:-$(mktemp -d)} bad=0
+faulty=$PWD/$BUILD/test_faults
 . tests/tiny.sh
+. tests/parallel/same.sh
 trap 'kill $(cat "$work"/*.pid 2> /dev/null) 2> /dev/null' EXIT
 mkdir -p "$work/keys" "$work/tmp" "$work/own" /run/sshd
 
@@ -82,7 +85,7 @@ hosts_file() { printf '%s\n' "$@" > "$work/list"; }
 launch() { # RANKS ARGUMENT...: runs scripts/launch on g1, for the hosts of $work/list
     local n=$1
     shift
-    inside g1 env TMPDIR="$work/tmp" timeout 300 scripts/launch -n "$n" --hosts "$work/list" "$@"
+    inside g1 env TMPDIR="$work/tmp" timeout 300 "${SCRIPTS:-scripts}/launch" -n "$n" --hosts "$work/list" "$@"
 }
 begin() { # RANKS ARGUMENT...: starts a job that trains until it is stopped; returns after iteration 3
     rm -rf "$work/run"
@@ -203,15 +206,113 @@ cut() { # a network cut of 30 s does not end the job
     inside gswitch ip link set port3 up
 }
 
+# ---- cases of --restarts
+
+# The executable of start K of rank R has the FAULT of the line "R K FAULT..." of `plan`
+write_faulty() {
+    cat > "$work/train" <<SH
+#!/bin/sh
+uname -n >> "$work/starts.\$OMPI_COMM_WORLD_RANK"
+fault=\$(awk -v r="\$OMPI_COMM_WORLD_RANK" -v k="\$(wc -l < "$work/starts.\$OMPI_COMM_WORLD_RANK")" \\
+    '\$1 == r && \$2 == k { \$2 = ""; print }' "$work/plan")
+[ -z "\$fault" ] || export FAULT="\$fault"
+exec "$faulty" "\$@"
+SH
+    chmod +x "$work/train"
+}
+# supervised CODE PLAN RANKS ARGUMENT...: a job of 12 steps that is started again ends with CODE and leaves nothing
+supervised() {
+    local code=$1 n=$3
+    printf "$2" > "$work/plan"
+    shift 3
+    rm -rf "$work/run" "$work"/starts.*
+    TRAIN=$work/train launch "$n" --restarts 9 "$@" save="$work/run" $steps > "$work/log" 2>&1
+    rc=$?
+    [ $rc = "$code" ] || fail "$*: code $rc, not $code"
+    wait_for 150 nobody || fail "$*: left are $(on g1) $(on g2) $(on g3) $(inside g1 ls -A "$work/tmp")"
+}
+planned() { # NAME RANKS ARGUMENT...: a part of a run without failures
+    local name=$1 n=$2
+    shift 2
+    launch "$n" "$work/tiny.yaml" save="$work/$name" $steps "$@" > "$work/log" 2>&1
+    rc=$?
+    [ $rc = 0 ] || [ $rc = 75 ] || fail "$name: $rc"
+}
+steps='train_iters=12 save_interval=2 lr_decay_style=cosine'
+restarts() { sed -n 's/^restart \([0-9]\).*; goes on after \(.*\)$/\1: \2/p' "$work/log"; }
+goes_on() { # LINE: a restart says so
+    restarts | grep -qE "^$1\$" || fail "no line '$1' among: $(restarts)"
+}
+shrinks() { # two failures on g3: without it; the next start takes it back. Losses are those of planned changes of world
+    hosts_file 'g1 slots=1' 'g2 slots=1' 'g3 slots=1'
+    planned shrunk 3 exit_interval=6
+    planned shrunk 2 load=latest exit_interval=8
+    planned shrunk 3 load=latest
+    supervised 0 '2 1 B 5 0\n2 2 F 7 0\n1 3 B 9 0\n' 3 "$work/tiny.yaml" min_world=2
+    goes_on '1: iteration 4 at once, 3 ranks'
+    goes_on '2: iteration 6 at once, without g3 \(two failures in a row\), 2 ranks'
+    goes_on '3: iteration 8 at once, again with g3, 3 ranks'
+    same shrunk "$work/run" "a world that shrinks and grows"
+    # the same death at the same step, and fewer ranks are not allowed: a crash loop
+    supervised 93 '2 1 B 5 0\n2 2 B 5 0\n' 3 "$work/tiny.yaml"
+    grep -q '^error\[crash-loop\] died twice .* step 5' "$work/log" || fail "no crash loop"
+    # no smaller world is large enough
+    supervised 0 '2 1 B 5 0\n2 2 F 7 0\n' 3 "$work/tiny.yaml" min_world=3
+    goes_on '2: iteration 6 at once, 3 ranks'
+}
+spares() { # the spare host g3 takes the place of g2
+    hosts_file 'g1 slots=2' 'g2 slots=2' 'g3 slots=2'
+    planned whole 4
+    supervised 0 '3 1 B 5 0\n2 2 B 5 0\n' 4 --spare 1 "$work/tiny.yaml"
+    goes_on '1: iteration 4 at once, 4 ranks'
+    goes_on '2: iteration 4 in 1 s, without g2 \(two failures in a row\), 4 ranks'
+    same whole "$work/run" "a spare host"
+    [ "$(tr '\n' ' ' < "$work/starts.3")" = 'g2 g2 g3 ' ] || fail "rank 3 was on $(tr '\n' ' ' < "$work/starts.3")"
+    supervised 2 '' 5 --spare 1 "$work/tiny.yaml"
+    grep -q '^error\[usage\] 5 ranks are more than the 4 slots of .*list, 1 spare hosts apart' "$work/log" || fail "too many ranks"
+    hosts_file 'g1 slots=2' g2
+    supervised 2 '' 2 "$work/tiny.yaml"
+    grep -q '^error\[usage\] .* how many ranks host g2 ' "$work/log" || fail "a host without slots"
+}
+away() { # a host that does not answer at the start
+    hosts_file 'g1 slots=1' 'g-down slots=1' 'g3 slots=1'
+    supervised 7 '' 3 "$work/tiny.yaml"
+    [ "$(grep -c '^error\[' "$work/log")" = 1 ] &&
+        grep -q '^error\[hosts-few\] 2 of 3 ranks have a host, without g-down (.*answer.*); min_world is not set.*; change: ' \
+            "$work/log" || fail "a host is down, min_world not set"
+    supervised 2 '' 3 "$work/tiny.yaml" min_world=2 micro_batch_size=7
+    grep -q '^error\[config\] ' "$work/log" && grep -q 'micro_batch_size' "$work/log" || fail "a host is down, and a wrong configuration"
+    supervised 0 '' 3 "$work/tiny.yaml" min_world=2
+    grep -q '^start, without g-down (.*answer.*), 2 ranks$' "$work/log" || fail "a host is down"
+}
+lost_and_found() { # a host that is cut off while the job runs is left out, and comes back
+    hosts_file 'g1 slots=1' 'g2 slots=1' 'g3 slots=1'
+    begin 3 --restarts 9 save_interval=5 min_world=1 hang_timeout=0
+    wait_for 300 grep -q '^saved iteration' "$work/log" || fail "nothing is saved"
+    inside gswitch ip link set port3 down
+    wait_for 900 grep -q '^restart 1 .*, without g3 (.*), 2 ranks$' "$work/log" || fail "a host that is cut off"
+    wait_for 300 eval '[ "$(on g2 | wc -l)" = 1 ]' && wait_for 300 eval '[ "$(grep -c resuming "$work/log")" = 1 ]' ||
+        fail "does not go on without it"
+    inside gswitch ip link set port3 up
+    sleep 1
+    kill -KILL "$(on g2)"
+    wait_for 300 grep -q '^restart 2 .*, again with g3, 3 ranks$' "$work/log" || fail "the host is not taken back"
+    wait_for 300 eval '[ -n "$(on g3)" ]' && sleep 2
+    kill -TERM "$(launched)"
+    wait $job
+    wait_for 150 nobody || fail "lost and found: left are $(on g1) $(on g2) $(on g3)"
+}
+
 write_files
+write_faulty
 open_hosts
-for case in ${CASES:-starts wrong_hosts wrong_network killed lost}; do
+for case in ${CASES:-starts wrong_hosts wrong_network killed lost ${1:+shrinks spares away lost_and_found}}; do
     began=$SECONDS before=$bad
     case $case in
     killed) killed_rank 2; killed_rank 1 ;;
-    lost)
+    lost | lost_and_found)
         export OMPI_MCA_oob_tcp_keepalive_time=1 OMPI_MCA_oob_tcp_keepalive_intvl=1 OMPI_MCA_oob_tcp_keepalive_probes=3
-        lost_host 60
+        if [ "$case" = lost ]; then lost_host 60; else lost_and_found; fi
         unset OMPI_MCA_oob_tcp_keepalive_time OMPI_MCA_oob_tcp_keepalive_intvl OMPI_MCA_oob_tcp_keepalive_probes ;;
     *) $case ;;
     esac
