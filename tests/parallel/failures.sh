@@ -12,6 +12,9 @@ wanted=${1:-0} seed=${SEED:-1}
 . tests/parallel/same.sh
 export GRIDIRON_START_SECONDS=30 TMPDIR="$work/tmp" FAULT_DIR="$work/faults"
 mkdir "$TMPDIR"
+GRIDIRON_SHM=$(mktemp -d -p /dev/shm) || exit 1
+export GRIDIRON_SHM
+trap 'rm -rf "$GRIDIRON_SHM"' EXIT
 "$train" tokenize src/io -o "$work/corpus" > /dev/null 2>&1 || exit 1
 steps=$([ "$wanted" = 0 ] && echo 40 || echo 240)
 tiny "$work/tiny.yaml" model.num_layers=4 model.hidden_dropout=0.1 train.global_batch_size=8 train.train_iters="$steps" \
@@ -65,19 +68,13 @@ plan() {
     }'
 }
 
-shared() { # folders of launchers that are gone
-    for folder in /dev/shm/gridiron.*; do
-        pid=${folder#/dev/shm/gridiron.}
-        [ ! -e "$folder" ] || [ -d "/proc/${pid%%.*}" ] || echo "$folder"
-    done
-}
 left() { # what is still there of the job: processes, files, shared memory
     for pid in "$FAULT_DIR"/[0-9]*; do
         ! grep -qs '^State:.[^ZX]' "/proc/${pid##*/}/status" || ! grep -qs "$work" "/proc/${pid##*/}/environ" ||
             echo "process ${pid##*/}"
     done
     ls -A "$TMPDIR"
-    shared | grep -vxF -e "$before" -e ''
+    ls -A "$GRIDIRON_SHM"
 }
 
 # disturbed NAME SEED SETTING...
@@ -86,7 +83,6 @@ disturbed() {
     rm -rf "$work/run" "$work"/starts.* "$FAULT_DIR"
     mkdir "$FAULT_DIR"
     plan "$name" "$seed_of_run" > "$work/plan"
-    before=$(shared)
     # shellcheck disable=SC2086
     TRAIN=$work/train GRIDIRON_PROGRESS=$((seed_of_run / 2 % 2)) timeout 1500 "$launch" -n 4 --restarts 1000 "$work/tiny.yaml" \
         save="$work/run" $limits save_interval=$((1 + seed_of_run / 8 % 2)) async_save=$([ $((seed_of_run / 4 % 2)) = 0 ] && echo true || echo false) \
