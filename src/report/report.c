@@ -287,6 +287,7 @@ static void put_page(FILE *f, const Report *r)
     html_put(f, "<div class='grid'>\n");
     report_put_curves(f, r);
     report_put_routers(f, r);
+    report_put_ranks(f, r);
     put_memory(f, r);
     report_put_timeline(f, r);
     put_sample(f, r);

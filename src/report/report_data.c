@@ -47,6 +47,13 @@ static void add_line(void *report, const json_t *o)
     json_t *moe = json_object_get(o, "moe");
     append(&r->col[C_peak], r->n, report_number_of(o, "moe_load_max_over_mean"));
     append(&r->col[C_peak_mean], r->n, mean_of(json_object_get(moe, "load_max_over_mean")));
+    double at = report_number_of(o, "iteration"), before = r->n ? r->col[C_iteration][r->n - 1] : at;
+    report_add_stragglers(r->stragglers, json_object_get(o, "stragglers"), at, before);
+    json_t *comm = json_object_get(o, "comm");
+    if (comm) {
+        json_decref(r->comm);
+        r->comm = json_incref(comm);
+    }
     r->n++;
     if (!moe)
         return;
@@ -139,7 +146,8 @@ static void derive(Report *r)
 void report_read(Report *r, const char *dir)
 {
     *r = (Report){.run = read_object(dir, "run.json"), .trace = read_object(dir, "trace.json"),
-                  .samples = json_array(), .failures = json_array(), .spikes = json_array()};
+                  .samples = json_array(), .stragglers = json_array(),
+                  .failures = json_array(), .spikes = json_array()};
     read_lines(r, dir, "metrics.jsonl", add_line);
     derive(r);
     read_lines(r, dir, "samples.jsonl", add_sample);
@@ -173,6 +181,8 @@ void report_free(Report *r)
     json_decref(r->failures);
     json_decref(r->spikes);
     json_decref(r->moe);
+    json_decref(r->comm);
+    json_decref(r->stragglers);
 }
 
 /* ---- Numbers as a reader wants them ---- */

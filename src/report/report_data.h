@@ -33,6 +33,8 @@ typedef struct {
     json_t *spikes;                /* lines of metrics.jsonl that record a spike */
     json_t *moe;                   /* the member `moe` of the last line that has one; NULL: none */
     double moe_at;                 /* iteration of that line */
+    json_t *comm;                  /* the member `comm` of the last line that has one; NULL: none */
+    json_t *stragglers;            /* of all lines, as there, with the iterations `from` and `to` */
     char *config;                  /* text of config.yaml; NULL: none */
     char name[256];                /* of the directory */
     double mark[MARKS];            /* [marks] iterations after which the run was resumed */
@@ -63,4 +65,10 @@ double report_number_of(const json_t *o, const char *name);
 void report_put_curves(FILE *f, const Report *r);
 void report_put_timeline(FILE *f, const Report *r);
 void report_put_routers(FILE *f, const Report *r);
+void report_put_ranks(FILE *f, const Report *r);
+
+enum { SLOW_SHOWN = 100 };         /* most rows of the table of stragglers */
+/* Adds the member `stragglers` of the line of `iteration` to those of the lines before it, of which the last
+ * is that of iteration `before`. */
+void report_add_stragglers(json_t *all, const json_t *list, double iteration, double before);
 #endif

@@ -21,6 +21,11 @@ static void log_lines(const char *dir)
     for (int64_t i = 1; i <= 4; i++) {
         Metrics m = step_at(i);
         log_routers(l, &routers);
+        log_groups(l, (GroupTimes[]){{"tp", 1.5 * (double)i, 0.25, 2048}}, 1);
+        if (i >= 2)
+            log_stragglers(l, &(SlowRank){.rank = 3, .host = "<n2>", .where = "tp 1 cp 0 dp 0 pp 1",
+                                          .phase = "backward", .excess = 0.25, .peers = 1,
+                                          .intervals = 3}, 1);
         m.lm_loss = i == 2 ? NAN : i == 3 ? 1e300 : m.lm_loss;
         m.grad_norm = i == 2 ? INFINITY : m.grad_norm;
         log_step(l, &m);
@@ -206,6 +211,8 @@ static void test_events(void)
         routers += scalar_of(p + 12, len, "moe/aux_loss_layer_0", &step) == 0.5;
         routers += scalar_of(p + 12, len, "load_balancing_loss", &step) == 3;
         routers += scalar_of(p + 12, len, "moe_dropped", &step) == 1;
+        routers += scalar_of(p + 12, len, "comm/tp_wait_ms", &step) == 1.5 * (double)step;
+        routers += scalar_of(p + 12, len, "straggler/rank_3", &step) == 0.25;
         CHECK(isnan(scalar_of(p + 12, len, "z_loss", &step)), "a loss that is not there");
         configs += memmem(p + 12, len, "num_layers", 10) != NULL;
         records++;
@@ -213,7 +220,7 @@ static void test_events(void)
     }
     CHECK(p == end && steps == 4 && configs == 1 && evals == 1 && by_samples == 3, "%d records, %d %d %d %d",
           records, steps, configs, evals, by_samples);
-    CHECK(routers == 4 * 4, "%d numbers of the routers", routers);
+    CHECK(routers == 4 * 5 + 3, "%d numbers of the routers, groups and stragglers", routers);
     CHECK(worlds == 4 && evals_twin == 1 && twins == 4 * 7, "over samples: %d %d %d", worlds, evals_twin,
           twins);
     free(text);
@@ -437,6 +444,10 @@ static void test_report(void)
     page = report_of(dir);
     CHECK(strstr(page, "train x &lt;y&gt; &amp; &#39;z&#39;") && strstr(page, "not finite"),
           "escaped, and said");
+    CHECK(strstr(page, "<td>3</td><td class=\"n\">&lt;n2&gt;</td><td class=\"n\">tp 1 cp 0 dp 0 pp 1</td>"
+                       "<td class=\"n\">backward</td><td class=\"n\">25 %</td><td class=\"n\">2 to 4</td>"),
+          "stragglers");
+    CHECK(strstr(page, "<td>tp</td><td class=\"n\">6.00 ms</td><td class=\"n\">0.25 ms</td>"), "messages");
     CHECK(strstr(page, "class=\"loads\">{\"layers\":[0,3],\"load\":[[1,1],[2,0]]}") &&
               strstr(page, "after iteration 4: pale"), "load of the experts");
     CHECK(strstr(page, "\"name\":\"worst layer\",\"c\":\"a\",\"dots\":29,\"x\":[1,2,3,4],\"y\":[2,2,2,2]}") &&
