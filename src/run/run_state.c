@@ -147,6 +147,7 @@ void run_rewind(Run *r, const char *dir)
     while (run_open_steps(r))          /* dropped: they come again */
         r->dev.read_wait(&r->dev, r->flight.step[r->flight.collected++ % STEPS_OPEN].ticket);
     data_settle(&r->params.data);
+    r->dev.wait_snapshots(&r->dev);    /* the load overwrites what a save may still copy */
     s->out = NULL;                     /* the load makes its own list */
     free(load(r, dir, 0));
     free(s->out);
