@@ -401,7 +401,8 @@ static Tried try_candidate(Loading *l, const char *dir, const char *id)
     Source s;
     Diff diff = {0};
     Tried tried = LOADED;
-    int ok = open_candidate(&s, dir, all, l->why), whole = (int)reduce(all, ok, OP_MIN);
+    int there = !memory_holds(dir) || peers_fetch(iteration_of(dir), all, l->why);
+    int ok = open_candidate(&s, dir, all, l->why) && there, whole = (int)reduce(all, ok, OP_MIN);
     if (whole && source_is_foreign(&s, *id ? id : NULL)) {
         tried = FOREIGN;
     } else if (whole) {

@@ -156,10 +156,19 @@ static void drop_parts(Saver *s)
     }
 }
 
+/* Forgets what an attempt has made. */
+static void drop_attempt(Saver *s)
+{
+    drop_parts(s);
+    peers_drop(s);
+    free(s->text);
+    s->text = NULL;
+}
+
 static void attempt(Saver *s)
 {
     snprintf(s->tmp, sizeof s->tmp, "%s%s.tmp", s->name, s->attempt ? ".again" : "");
-    drop_parts(s);
+    drop_attempt(s);
     s->part[s->all->rank] = manifest_part_new();
     s->phase = WRITING;
     job_start(s, saver_write);
@@ -191,7 +200,7 @@ static void gather_parts(Saver *s)
 
 static void end_save(Saver *s)
 {
-    drop_parts(s);
+    drop_attempt(s);
     json_decref(s->state);
     s->state = NULL;
     s->phase = IDLE;
@@ -284,6 +293,8 @@ static void verify(Saver *s)
         job_start(s, saver_verify);
 }
 
+static int on_hosts(const Saver *s) { return s->peers && peers_hosts(s->peers) > 1; }
+
 /* Goes on to the next phase if every rank's job has ended. Returns 0 when there is nothing to do yet.
  *   took  in/out  seconds: the time after the ranks have met is added */
 static int advance(Saver *s, int wait, double *took)
@@ -294,12 +305,23 @@ static int advance(Saver *s, int wait, double *took)
     int64_t speaker = reduce_min(s, s->ok ? INT64_MAX : s->all->rank);
     if (speaker != INT64_MAX) {
         s->phase == VERIFYING ? damaged(s, speaker) : fail(s, speaker);
-    } else if (s->phase == WRITING) {
+    } else if (s->phase == WRITING && on_hosts(s)) {
+        s->phase = SENDING;
+        s->ok = peers_begin(s, s->why);
+    } else if (s->phase == SENDING && peers_next(s)) {
+        *took += now() - start;
+        return wait;                /* a round takes until the next poll */
+    } else if (s->phase == WRITING || s->phase == SENDING) {
         gather_parts(s);
         s->phase = COMMITTING;
         if (s->all->rank == 0)
             job_start(s, saver_commit);
-    } else if (s->phase == COMMITTING) {
+    } else if (s->phase == COMMITTING && on_hosts(s)) {
+        peers_spread(s);
+        s->phase = SPREADING;
+        if (s->leads && s->all->rank)
+            job_start(s, saver_commit);
+    } else if (s->phase == COMMITTING || s->phase == SPREADING) {
         s->committed = s->iteration;
         s->longest = fmax(s->longest, s->spent);
         verify(s);
@@ -439,14 +461,12 @@ Saver *saver_open_memory(const Config *cfg, Comm *all, const TensorPiece *p, int
 static void check_room(Saver *s)
 {
     Comm *all = s->all;
-    int64_t mine[2] = {comm_mpi_host(), s->bytes}, need = 0, room = s->leads ? memory_room() : 0;
-    int64_t *each = xcalloc((size_t)all->size * 2, sizeof *each);
-    all->wait(all, all->all_gather(all, each, mine, 2, I64));
-    for (int r = 0; r < all->size; r++)
-        need += each[2 * r] == mine[0] ? (MEMORY_KEPT + 1) * each[2 * r + 1] : 0;
+    int64_t *each = xcalloc((size_t)all->size, sizeof *each), room = s->leads ? memory_room() : 0;
+    all->wait(all, all->all_gather(all, each, &s->bytes, 1, I64));
+    int64_t need = (MEMORY_KEPT + 1) * peers_bytes(s->peers, each, all->size);
     free(each);
     all_ok(all, !s->leads || need <= room, EXIT_RESOURCE, "memory-room", "memory_save_interval needs %.1f MB "
-           "in %s, %d copies of what the ranks of this host hold of the state, and %.1f MB are free; change: "
+           "in %s, %d copies of what this host keeps of the state, and %.1f MB are free; change: "
            "more hosts, GRIDIRON_SHM=DIR, a larger memory file system, or leave memory_save_interval out",
            (double)need / 1e6, s->run_dir, MEMORY_KEPT + 1, (double)room / 1e6);
 }
@@ -455,7 +475,7 @@ void saver_start(Saver *s)
 {
     Comm *all = s->all;
     char why[WHY], *folder = xasprintf("%s/checkpoints", s->run_dir);
-    int ok = !s->leads || file_make_dirs(folder, why);
+    int ok = !s->leads || ((!s->memory || memory_make(why)) && file_make_dirs(folder, why));
     all_ok(all, ok, EXIT_RESOURCE, "save", "%s; change: %s, a folder that can be written", why, place(s));
     ok = (s->dir = file_open_dir(AT_FDCWD, folder, 0, why)) >= 0;
     all_ok(all, ok, EXIT_RESOURCE, "save", "%s; change: %s, a folder that every rank can write", why,
@@ -463,8 +483,10 @@ void saver_start(Saver *s)
     free(folder);
     if (s->leads)
         saver_clean(s);
-    if (s->memory)
+    if (s->memory) {
+        s->peers = peers_open(all);
         check_room(s);
+    }
     s->job_bytes = s->bytes;
     all->wait(all, all->all_reduce(all, &s->job_bytes, 1, I64, OP_SUM));
 }
@@ -481,6 +503,8 @@ void saver_close(Saver *s)
     }
     if (s->dir >= 0)
         close(s->dir);
+    if (s->peers)
+        peers_close(s->peers);
     free(s->view);
     free(s->part);
     free(s->buffer);

@@ -175,13 +175,13 @@ static int publish(Saver *s, char why[WHY])
 
 int saver_commit(Saver *s, char why[WHY])
 {
-    int64_t bytes;
-    char *text = manifest_text(s->part, s->all->size, s->iteration, s->state, &bytes);
+    if (!s->text)
+        s->text = manifest_text(s->part, s->all->size, s->iteration, s->state, &s->text_bytes);
     int dir = file_open_dir(s->dir, s->tmp, 1, why), ok = dir >= 0;
     if (ok) {
         int fd = file_create(dir, MANIFEST, 1, why);
         ok = fd >= 0;
-        if (ok && !file_write_at(fd, MANIFEST, text, bytes, 0, why)) {
+        if (ok && !file_write_at(fd, MANIFEST, s->text, s->text_bytes, 0, why)) {
             close(fd);
             ok = 0;
         } else if (ok) {
@@ -189,7 +189,6 @@ int saver_commit(Saver *s, char why[WHY])
         }
         close(dir);
     }
-    free(text);
     if (!ok || !publish(s, why))
         return 0;
     char line[48], soft[WHY];

@@ -5,6 +5,7 @@
 #include "config_table.h"
 #include "source.h"
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -19,6 +20,17 @@ const char *memory_folder(void)
     if (!made || !*made)
         return NULL;
     return pretended && *pretended ? textf("%s/host.%d", made, comm_mpi_host()) : made;
+}
+
+int memory_make(char why[WHY])
+{
+    struct stat st;
+    const char *made = getenv("GRIDIRON_MEMORY");
+    if (mkdir(made, 0700) < 0 && errno != EEXIST)
+        return file_errno(why, "cannot make %s", made);
+    if (lstat(made, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 077)
+        return file_why(why, "%s is not a folder of this user alone", made);
+    return 1;
 }
 
 char *memory_copy(int64_t iteration)

@@ -4,10 +4,15 @@
  * it at the end. It outlives every rank. A second Saver writes there what checkpoint.h describes, always from
  * a snapshot, and keeps the newest MEMORY_KEPT copies; one more is there while it is written. The folder has
  * the form of a run directory, so a start loads a copy as it loads a checkpoint: each block against its hash,
- * in any layout. */
+ * in any layout.
+ *
+ * On one host the folder outlives every process. With several, each rank's shards also go to a rank of the
+ * next host, in rounds between steps, so that a host that is lost takes no shard with it; the manifest is
+ * committed on each host once all shards are there. Before a load every host gets the shards it lacks. */
 #ifndef MEMORY_COPIES_H
 #define MEMORY_COPIES_H
 #include "comm.h"
+#include "file.h"
 
 #define MEMORY_KEPT 2
 
@@ -25,6 +30,13 @@ int memory_holds(const char *dir);      /* whether dir is the folder of a copy *
 /* Deletes the copies of iterations after `iteration`: the run goes on from there. Collective; dies with
  * EXIT_RESOURCE. */
 void memory_forget(int64_t iteration, Comm *all);
+
+/* Makes this host's folder, for this user alone, where the launcher has not. Returns 1, or 0 and a reason. */
+int memory_make(char why[WHY]);
+
+/* Gives every host the copy of `iteration` whole: manifest and shards come from hosts that have them. A
+ * shard that nobody has stays away. Collective; returns 1, or 0 and a reason on a rank that failed. */
+int peers_fetch(int64_t iteration, Comm *all, char why[WHY]);
 
 /* Bytes of this host's memory file system that copies may take: free ones, and what its copies have.
  * Local. */

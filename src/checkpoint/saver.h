@@ -12,7 +12,9 @@ typedef struct { int first, count; int64_t rows; char name[BOX_NAME]; } Entry;
 
 typedef struct { const char *p; int64_t ld; Device *dev; } View;     /* dev as in TensorPiece */
 
-typedef enum { IDLE, WRITING, COMMITTING, VERIFYING, DELETING } Phase;
+typedef enum { IDLE, WRITING, SENDING, COMMITTING, SPREADING, VERIFYING, DELETING } Phase;
+
+typedef struct Peers Peers;
 
 struct Saver {
     const Config *cfg;
@@ -20,6 +22,9 @@ struct Saver {
     char *run_dir;                  /* or this host's folder of copies in memory */
     int memory, async, leads;       /* bools: these are copies in memory; a thread writes, from a snapshot;
                                      * this rank removes and commits in its folder */
+    Peers *peers;                   /* copies in memory: where this rank's shards go; NULL: to disk */
+    char *text;                     /* the manifest, on ranks that commit it; NULL: not made yet */
+    int64_t text_bytes;
     int64_t keep, every;            /* newest kept; multiples kept for good; CFG_ABSENT: all, none */
     int dir;                        /* descriptor of RUN/checkpoints; -1 before saver_start */
     const TensorPiece *piece;
@@ -88,4 +93,17 @@ int saver_bury(Saver *s, char why[WHY]);
 
 /* Removes leftovers (*.tmp, *.trash) of earlier saves and deletions. Failures are ignored. */
 void saver_clean(Saver *s);
+/* peers.c. peers_bytes: of the shards that this host will hold, from those [ranks] that each rank writes. */
+Peers *peers_open(Comm *all);       /* collective */
+void peers_close(Peers *p);
+int peers_hosts(const Peers *p);
+int64_t peers_bytes(const Peers *p, const int64_t *bytes, int ranks);
+
+/* Shards to and from peers, in rounds: begin maps them, and returns 0 and a reason where this rank cannot;
+ * each next ends a round and starts one, and returns 0 when all is there; drop gives up. spread gives the
+ * manifest of rank 0 to all. begin, next and spread are collective. */
+int peers_begin(Saver *s, char why[WHY]);
+int peers_next(Saver *s);
+void peers_drop(Saver *s);
+void peers_spread(Saver *s);
 #endif

@@ -383,8 +383,8 @@ static void rules_rest(Check *k, ConfigUse use)
          "rewind goes back to a checkpoint, and none is saved; set save_interval, or on_spike: skip");
     RULE(ON1(memory_save_interval),
          (use & USE_STEPS) && !ABSENT(memory_save_interval) && !getenv("GRIDIRON_MEMORY"),
-         "%ld keeps copies in a folder of scripts/launch --restarts, which has not started this run; leave it "
-         "out, or start with --restarts N", c->memory_save_interval);
+         "%ld keeps copies in a folder of scripts/launch --restarts, which has not started this run; leave "
+         "it out, or start with --restarts N", c->memory_save_interval);
     DERIVE(save, ON1(save), config_default_save(c->path));
 }
 

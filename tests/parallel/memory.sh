@@ -105,6 +105,18 @@ same model "$work/run" disk
 [ "$(ls "$work/run/checkpoints")" = "iter_0000012
 latest" ] || fail "checkpoints: $(ls "$work/run/checkpoints")"
 
+# hosts: one of them loses its folder, and gets its shards and its peer's from others
+echo '[ "$OMPI_COMM_WORLD_RANK" != 0 ] || rm -r "$GRIDIRON_MEMORY/host.0"' > "$work/before.2"
+# shellcheck disable=SC2086
+GRIDIRON_RANKS_PER_HOST=3 run 0 '1 B 7 0\n' $model
+says '^loaded .*/host.0/.*resuming after iteration [56]' "two hosts"
+same model "$work/run" "two hosts"
+echo '[ "$OMPI_COMM_WORLD_RANK" != 0 ] || rm -r "$GRIDIRON_MEMORY/host.2"' > "$work/before.2"
+# shellcheck disable=SC2086
+GRIDIRON_RANKS_PER_HOST=1 run 0 '1 B 7 0\n' $data
+says '^loaded .*/host.0/.*resuming after iteration [56]' "four hosts"
+same data "$work/run" "four hosts"
+
 # the same copy in another layout, beside a planned change
 echo "set -- \"\$@\" pipeline_model_parallel_size=1 $data" > "$work/before.2"
 # shellcheck disable=SC2086
@@ -138,7 +150,7 @@ killed() {
         sleep 0.05
     done
     "$launch" -n 1 --restarts 0 help > /dev/null 2>&1           # a launch beside it leaves it alone
-    ls "$GRIDIRON_SHM"/*/checkpoints/iter_* > /dev/null 2>&1 || fail "$*: another launch has removed the folder"
+    ls -d "$GRIDIRON_SHM"/*/checkpoints > /dev/null 2>&1 || fail "$*: another launch has removed the folder"
     job=$(pgrep -P $front -f launch_job) mpirun=$(pgrep -P "$job" mpirun)
     for name in "$@"; do eval "kill -KILL \$$name"; done
     wait $front 2> /dev/null
