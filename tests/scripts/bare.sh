@@ -7,14 +7,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 pattern=${1:-.}
-skip() { echo "$1"; exit 77; }
-[ "$(id -u)" = 0 ] || skip "only root may enter another root folder"
-command -v debootstrap > /dev/null || skip "debootstrap is missing; change: apt-get install debootstrap"
-# shellcheck disable=SC2016
-set -- $(apt-get indextargets --format '$(ORIGIN) $(REPO_URI) $(CODENAME)' 'Created-By: Packages' 2> /dev/null |
-    sed -n 's/^Debian //p' | head -n 1)
-[ $# = 2 ] || skip "apt of this machine has no Debian archive"
-
+. tests/scripts/debian.sh
 work=$(mktemp -d) || exit 2
 root=$work/root
 leave() { umount "$root/proc" "$root/sys" "$root/dev/shm" "$root/dev/pts" 2> /dev/null; rm -rf --one-file-system "$work"; }
@@ -25,12 +18,8 @@ fail() { echo "FAIL: $*"; exit 1; }
 step() { printf '\n## %s (%s s)\n' "$*" "$(($(date +%s) - began))"; }
 began=$(date +%s)
 
-step "a bare $2"
-debootstrap --variant=minbase "$2" "$root" "$1" > "$work/log" 2>&1 || { tail -n 5 "$work/log"; fail "debootstrap"; }
-cp /etc/resolv.conf "$root/etc/" 2> /dev/null
-for file in /etc/apt/apt.conf.d/*; do          # the proxy of this machine's apt, if it has one
-    ! grep -qi proxy "$file" 2> /dev/null || cp "$file" "$root/etc/apt/apt.conf.d/"
-done
+step "a bare Debian"
+bare_debian "$root" "$work/log"
 mkdir -p "$root/proc" "$root/sys" "$root/dev/shm" "$root/dev/pts"
 mount -t proc proc "$root/proc" && mount -t sysfs -o ro sys "$root/sys" && mount -t tmpfs shm "$root/dev/shm" && mount -t devpts pts "$root/dev/pts" ||
     skip "root may not mount here"
