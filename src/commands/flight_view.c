@@ -192,8 +192,9 @@ static void draw(const Row *w, double from, double to, char line[COLUMNS + 1])
             last = (int)fmax(-1, fmin(COLUMNS - 1, (end - from) * scale)),
             awaits = i->begun > 0 ? begun - start > 1 / scale
                                   : !k && flight_is_waiting(w->from->f, w->local, w->from->latest);
+        name_of(i, name);
         for (int c = first; c <= last && end >= from; c++)
-            line[c] = awaits && from + c / scale < begun ? '-' : *name_of(i, name);
+            line[c] = awaits && from + c / scale < begun ? '-' : *name;
     }
 }
 

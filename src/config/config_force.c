@@ -70,12 +70,14 @@ static void read_file(Check *k)
     char *text = file_read_text(AT_FDCWD, c->moe_router_force_file, 0, BYTES_MOST, &size, why), *rest = text;
     if (!text)
         check_report(k, ON1(moe_router_force_file), "%s; give a file of loads", why);
-    double *load = keep_alloc((size_t)((most + 1) * E), sizeof *load);
+    double *load = NULL;
     for (char *line; fine && rest && n <= most && (line = strsep(&rest, "\n"));) {
         number++;
         line[strcspn(line, "#")] = '\0';
-        if (line[strspn(line, " \t\r")])
-            fine = read_line(k, number, line, load + E * n++);
+        if (!line[strspn(line, " \t\r")])
+            continue;
+        load = keep_grow(load, (size_t)((n + 1) * E) * sizeof *load);
+        fine = read_line(k, number, line, load + E * n++);
     }
     if (text && fine && n != 1 && n != most)
         check_report(k, ON1(moe_router_force_file), "%s has %s%ld lines of loads; give one for all layers, "

@@ -187,6 +187,12 @@ int edit_distance(const char *a, const char *b)
     return row[n % 3][m];
 }
 
+/* How many letters the longer name has more: no fewer edits make one of the other. */
+static int more_letters(const char *a, const char *b)
+{
+    return abs((int)strlen(a) - (int)strlen(b));
+}
+
 /* Returns the most edits of a misspelled name: one in a short name, a third of the letters in a long
  * one. */
 static int edits_allowed(const char *name)
@@ -209,7 +215,7 @@ static double words_shared(const char *name, const char *key)
         snprintf(b, sizeof b, "%s", key);
         words++;
         while ((other = strsep(&left, "_")))
-            if (edit_distance(word, other) <= (strlen(word) > 4)) {
+            if (more_letters(word, other) <= 1 && edit_distance(word, other) <= (strlen(word) > 4)) {
                 shared++;
                 break;
             }
@@ -223,6 +229,8 @@ int option_suggest(const char *name, const char *section)
     if (strlen(name) > NAME_MAX_LEN)
         return -1;
     for (int i = 0; i < OPTIONS; i++) {
+        if (2 * more_letters(name, options[i].key) >= distance)
+            continue;
         int d = 2 * edit_distance(name, options[i].key) + (section && strcmp(section, options[i].section));
         if (d < distance)
             distance = d, best = i;

@@ -14,7 +14,7 @@
 #define FUZZ_TARGETS(X)                                                                                      \
     X(idx)                                                                                                   \
     X(safetensors) X(manifest) X(flight) X(shards) X(config) X(saved_config) X(layout) X(schedule) X(cells)  \
-        X(machine) X(jsonl) X(sweep) X(report) X(hf_config) X(hf_files) X(tuned)
+        X(machine) X(jsonl) X(sweep) X(report) X(hf_config) X(hf_files) X(tuned) X(routing) X(tokenize)
 
 typedef struct {
     const char *name;

@@ -166,8 +166,8 @@ int main(int argc, char **argv)
             continue;
         int64_t runs = argc == 3 ? strtoll(argv[2], NULL, 10) : 0;
         if (runs)
-            state = (uint64_t)getpid() << 32;
-        for (; runs > 0; runs -= BATCH, state += 1ull << 60)
+            state = (uint64_t)getpid() << 32 ^ (uint64_t)(now() * 1e9);
+        for (; runs > 0; runs -= BATCH, state += (uint64_t)BATCH << 20)
             CHECK(in_child(run_changed, t, runs < BATCH ? runs : BATCH), "%s", t->name);
         if (argc == 1)
             CHECK(in_child(suite, t, 0), "%s", t->name);
