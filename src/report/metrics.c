@@ -21,7 +21,7 @@ void metric_set(Metrics *m, int i, double v)
 {
     char *p = (char *)m + metric_defs[i].offset;
     if (metric_defs[i].type == METRIC_INT)
-        *(int64_t *)p = isfinite(v) ? (int64_t)v : 0;
+        *(int64_t *)p = fabs(v) < 0x1p63 ? (int64_t)v : 0;
     else
         *(double *)p = v;
 }

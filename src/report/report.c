@@ -10,13 +10,14 @@
 
 /* ---- Head and key numbers ---- */
 
-/* The moment as text; "": s is not known. */
+/* The moment as text; "": s is not known, or no time of a calendar. */
 static const char *when_text(char text[64], const char *format, double s)
 {
-    time_t at = isfinite(s) ? (time_t)s : 0;
+    int known = fabs(s) < 1e11;
+    time_t at = known ? (time_t)s : 0;
     struct tm tm;
     *text = 0;
-    if (isfinite(s))
+    if (known)
         strftime(text, 64, format, localtime_r(&at, &tm));
     return text;
 }

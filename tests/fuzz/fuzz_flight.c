@@ -129,12 +129,12 @@ static void fill_rank(FlightRank *r, int rank, int world)
                               .peer = -1,
                               .kind = COMM_ALL_REDUCE};
     r->op[OPS - 1] = (FlightOp){.number = OPS,
-                           .seq = 3,
-                           .bytes = 64,
-                           .start = 1003,
-                           .group = 2,
-                           .peer = (rank + 1) % world,
-                           .kind = COMM_RECV};
+                                .seq = 3,
+                                .bytes = 64,
+                                .start = 1003,
+                                .group = 2,
+                                .peer = (rank + 1) % world,
+                                .kind = COMM_RECV};
     for (int g = 0; g < 2; g++) {
         r->group[g] = (FlightGroup){.id = 7 + g, .size = world, .at = g * world, .open = 1, .calls = 10};
         snprintf(r->group[g].name, sizeof r->group[g].name, g ? "pp" : "tp");

@@ -21,6 +21,9 @@ static void check(const Manifest *m)
             const StoredBox *b = &t->box[k];
             if (b->shard < 0 || b->shard >= m->nshard)
                 fuzz_found("tensor %s lies in shard %d of %d", t->name, b->shard, m->nshard);
+            if (b->row0 < 0 || b->col0 < 0 || b->row0 + b->rows > t->shape[0] ||
+                b->col0 + b->cols > t->shape[1])
+                fuzz_found("a box of %s does not lie in it", t->name);
             manifest_box_name(name, t->name, b->row0, b->col0, 0);
             sum += b->rows * b->cols;
         }

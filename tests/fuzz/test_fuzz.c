@@ -27,6 +27,7 @@ static size_t now_size;
 static void on_signal(int signal)
 {
     char path[512];
+    fuzz_running = 0;
     snprintf(path, sizeof path, "%s/crash-%s", getenv("WORK") ? getenv("WORK") : ".", now_target->name);
     FILE *f = fopen(path, "w");
     if (f) {
