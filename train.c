@@ -238,8 +238,8 @@ static int stopped(Training *t, int saves, int *wants_save)
     *wants_save = saves && save_time_fits(t->saved_after, t->grace);
     t->why = *wants_save ? "stopped by a signal with a checkpoint"
              : saves     ? textf("stopped by a signal without a save, which would have ended %.3g s after "
-                                 "it (sigterm_grace: %g s); the last checkpoint stands", t->saved_after,
-                                 t->grace)
+                                 "it (sigterm_grace: %g s)%s", t->saved_after, t->grace,
+                                 t->saved < 0 ? "" : "; the last checkpoint stands")
                          : "stopped by a signal; the last checkpoint stands";
     return *wants_save ? EXIT_REQUEUE : 128 + t->stop_asked;
 }

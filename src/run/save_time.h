@@ -21,10 +21,10 @@ typedef struct {
     int64_t best;                  /* out: steps between two saves that lose least; 0: not known */
 } SaveTimes;
 
-/* Sets s->best and returns it as advice for people; NULL: no save, step or failure has been seen. A run that saves every T seconds at a cost of C seconds, and
- * fails every M seconds, loses the shares C/T to saves and T/(2M) to steps that are run again, together least
- * at T = sqrt(2CM) (Young 1974, "A first order approximation to the optimum checkpoint interval", CACM 17).
- * But T is no shorter than a save. */
+/* Sets s->best and returns it as advice for people; NULL: no save, step or failure has been seen. A run that
+ * saves every T seconds at a cost of C seconds, and fails every M seconds, loses the shares C/T to saves and
+ * T/(2M) to steps that are run again, together least at T = sqrt(2CM) (Young 1974, "A first order
+ * approximation to the optimum checkpoint interval", CACM 17). But T is no shorter than a save. */
 const char *save_time_advice(SaveTimes *s);
 
 /* The failures that the launcher has recorded in the run directory (restarts.jsonl). */
