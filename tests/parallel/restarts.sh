@@ -27,13 +27,14 @@ exec "$faulty" "\$@"
 SH
 chmod +x "$work/train"
 
+under=''                # command that starts the launcher
 # run CODE PLAN RESTARTS SETTING... -- the job ends with CODE; nothing is left of it
 run() {
     code=$1 plan=$2 restarts=$3; shift 3
     rm -rf "$work/run" "$work"/starts.* "$FAULT_DIR"
     mkdir "$FAULT_DIR"
     printf "$plan" > "$work/plan"
-    TRAIN=$work/train timeout 280 "$launch" -n 4 --restarts "$restarts" "$work/tiny.yaml" save="$work/run" "$@" > "$work/log" 2>&1
+    TRAIN=$work/train timeout 280 $under "$launch" -n 4 --restarts "$restarts" "$work/tiny.yaml" save="$work/run" "$@" > "$work/log" 2>&1
     rc=$?
     [ $rc = "$code" ] || fail "$plan $*: code $rc, not $code"
     [ -z "$(ls -A "$TMPDIR")" ] || fail "$plan: left: $(ls -A "$TMPDIR")"
@@ -91,5 +92,20 @@ if [ -z "${1:-}" ]; then
     same data "$work/run" "before the first save"
     [ "$(restarted)" = 2 ] || fail "a death and a hang"
     grep -q 'goes on after the beginning' "$work/log" || fail "before the first save"
+    # the kernel's count of processes killed for memory rises: a file of our own in its place
+    count=$(sed -n 's,^[0-9]*:memory:\(.*\),/sys/fs/cgroup/memory\1/memory.oom_control,p; s,^0::\(.*\),/sys/fs/cgroup\1/memory.events,p' \
+        /proc/self/cgroup | while read -r file; do [ ! -f "$file" ] || echo "$file"; done | head -n 1)
+    if [ -n "$count" ] && [ "$(id -u)" = 0 ] && unshare -m true 2> /dev/null; then
+        echo 'oom_kill 3' > "$work/count"
+        sed -i "2i [ \"\$OMPI_COMM_WORLD_RANK\" != 3 ] || echo 'oom_kill 4' > '$work/count'" "$work/train"
+        printf '#!/bin/sh\nmount --bind %s %s && exec "$@"\n' "$work/count" "$count" > "$work/pretend"
+        under="unshare -m --propagation private sh $work/pretend"
+        run 5 '3 B 5 0\n' 0 $model
+        grep -q '^error\[rank-lost\].* rank 3 .*: the kernel has killed for memory on this host; change: ' "$work/log" ||
+            fail "killed for memory"
+        sed -i 2d "$work/train"
+        run 7 '3 B 5 0\n' 0 $model
+        ! grep -q 'killed for memory' "$work/log" || fail "not killed for memory"
+    fi
 fi
 [ $bad = 0 ]

@@ -1,8 +1,9 @@
 #!/bin/bash
 # tests/scripts/slurm_turns.sh -- the arguments that the turns of a Slurm job give to srun, with stand-ins for
-# srun and scontrol. `load` and `overwrite` are given until a turn has saved a checkpoint, even if that turn
-# was killed.
-work=${WORK:?} job=$PWD/scripts/slurm.sbatch
+# srun, scontrol and sinfo. `load` and `overwrite` are given until a turn has saved a checkpoint, even if that turn
+# was killed. With --restarts the policy of scripts/launch: a node on which ranks die twice, or that is down, is left
+# out, and a spare one takes its place.
+work=${WORK:?} job=${SCRIPTS:-$PWD/scripts}/slurm.sbatch
 mkdir "$work/bin" && cd "$work" || exit 1
 export PATH="$work/bin:$PATH" SLURM_JOB_ID=7
 printf '#!/bin/sh\nexit 0\n' > bin/scontrol
@@ -26,7 +27,43 @@ turn 75 "" load=latest lr=1 load=start
 turn 0 "" load=latest lr=1 load=start
 turn 0 "" load=start lr=1 load=start
 # a node is lost after a checkpoint: the job is requeued and its script has not come to its end
-sed '/^rc=/,$d' "$job" > cut.sbatch
+sed '/^echo "turn /,$d' "$job" > cut.sbatch
 CODE=1 SAYS=$saved bash cut.sbatch c.yaml lr=1 overwrite=true load=start > /dev/null
 turn 75 "$saved" load=latest lr=1 overwrite=true load=start
+# --restarts: start K ends as line K of `plan` says, "CODE ERROR-LINE"
+mkdir run
+printf '#!/bin/sh\n[ "$2" != hostnames ] || printf "n1\\nn2\\nn3\\n"\n' > bin/scontrol
+printf '#!/bin/sh\ncat %s\n' "$work/nodes" > bin/sinfo
+cat > bin/srun <<SH
+#!/bin/sh
+echo "\$*" >> "$work/asked"
+echo "@run $work/run" >&2
+line=\$(sed -n "\$(wc -l < "$work/asked")p" "$work/plan")
+[ "\${line#* }" = "\$line" ] || echo "\${line#* }" >&2
+exit \${line%% *}
+SH
+chmod +x bin/*
+export SLURM_JOB_NODELIST='n[1-3]' SLURM_TASKS_PER_NODE='2(x3)'
+restarts() { # CODE: a job with a spare node ends with it
+    : > asked
+    bash "$job" --restarts 5 --spare 1 c.yaml lr=1 > out 2> err
+    rc=$?
+    [ $rc = "$1" ] || { echo "code $rc, not $1"; cat err; exit 1; }
+}
+nodelists() { sed -n 's/.*--ntasks \([0-9]*\) .*--nodelist \([^ ]*\) .*/\1 \2/p' asked | tr '\n' ';'; }
+died='error[rank-lost] [rank 0 tp 0] rank 3 tp 1 (process 7) died in B0.0 of iteration'
+printf 'n1 alloc\nn2 alloc\nn3 alloc\n' > nodes
+printf "137 $died 5; change: x\n137 $died 7; change: x\n0\n" > plan
+restarts 0
+[ "$(nodelists)" = '4 n1,n2;4 n1,n2;4 n1,n3;' ] || { echo "asked for $(nodelists)"; cat err; exit 1; }
+grep -q '^restart 2 of 5: code 137, .*, without n2 (two failures in a row), 4 ranks$' err || { cat err; exit 1; }
+printf 'n1 alloc\nn2 down*\nn3 alloc\n' > nodes
+printf "2 error[config] wrong; change: x\n" > plan
+restarts 2
+[ "$(nodelists)" = '4 n1,n3;' ] && grep -q '^start, without n2 (Slurm calls it down\*), 4 ranks$' err &&
+    grep -q '^error\[config\]' err || { echo "asked for $(nodelists)"; cat err; exit 1; }
+printf 'n1 alloc\nn2 alloc\nn3 alloc\n' > nodes
+printf "137 $died 5; change: x\n137 $died 5; change: x\n" > plan
+SLURM_TASKS_PER_NODE='2(x2),0' restarts 93
+grep -q '^error\[crash-loop\]' err || { cat err; exit 1; }
 echo "turns go on"
