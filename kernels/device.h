@@ -14,7 +14,7 @@
  * the contract says `may be`. A contract has a line an argument: name, in or out, shape, type or unit.
  *
  * Every pointer that an op takes is device memory, except for the structs of host memory that describe a
- * call (Dropout, Attention, Update, lists of Updated and Squares). These are read during the call; the
+ * call (Dropout, Attention, Update, lists of Updated, Squares and Hashed). These are read during the call; the
  * pointers in them are device memory. Ops run in order, some time after the call. The host reads and
  * writes device memory by put, get, read_async and snapshot only. */
 #ifndef DEVICE_H
@@ -207,6 +207,15 @@ typedef struct {
 
 /* n elements of device memory whose squares are added to *sum, device memory too. */
 typedef struct { Exact *sum; const void *x; int64_t n; } Squares;
+
+/* Bytes of device memory, one or more, whose hash is added to *sum, device memory too. */
+typedef struct { uint64_t *sum; const void *x; int64_t bytes; } Hashed;
+
+/* What word k of 8 bytes adds to a hash. Two values of one word never add the same, so every change within a
+ * word is seen; one that words share out between them is missed in 1 of 2^64 cases. */
+#define HASH_TURN(x) ((x) ^ (x) >> 32)
+#define HASH_WORD(k, w)                                                                                      \
+    HASH_TURN(HASH_TURN((w) + (uint64_t)((k) + 1) * 0x9e3779b97f4a7c15ull) * 0xd6e8feb86659fd93ull)
 
 /* Routing of tokens to experts: scores, choice and weights of a router. E experts, k = topk. Shazeer et al.
  * 2017, arXiv:1701.06538; groups and sigmoid: DeepSeek-AI 2024, arXiv:2412.19437. */
@@ -542,6 +551,11 @@ typedef struct {
      *   count  in           number of arrays                                                                \
      *   type   in           type of the elements */                                                         \
     X(squares, (Device *d, const Squares *list, int64_t count, Dtype type), (d, list, count, type))          \
+    /* Adds hashes to sums, in each entry of a list: for each word of 8 bytes its HASH_WORD, modulo 2^64. The  \
+     * last word is filled up with zeros. Numbers count as their bits: 0 and -0 differ, a NaN equals itself.   \
+     *   list   in  [count]  arrays, and their sums; entries may share a sum                                  \
+     *   count  in           number of arrays */                                                             \
+    X(hash, (Device *d, const Hashed *list, int64_t count), (d, list, count))                                \
     /* exact_carry of each sum: before the words of several ranks are added, and after.                      \
      *   s  in/out  [n]  sums                                                                                \
      *   n  in           number of sums */                                                                   \

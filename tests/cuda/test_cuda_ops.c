@@ -481,6 +481,23 @@ static void case_squares(Bench *b)
     free(list);
 }
 
+/* The same lists, of arrays that start and end at any byte. */
+static void case_hash(Bench *b)
+{
+    int64_t count = draw(b, 0, 1) ? draw(b, 250, 600) : draw(b, 1, 9), n = draw_size(b, 400000),
+            share = draw(b, 1, 3);
+    Hashed *list = xcalloc((size_t)count, sizeof *list);
+    Mat x = input(b, 1, n, F32, 1);
+    uint64_t *sum = (uint64_t *)exact(b, count);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t each = draw(b, 0, 7) ? draw(b, 1, n < 900 ? n : 900) : draw(b, 1, 4 * n),
+                at = draw(b, 0, 4 * n - each);
+        list[i] = (Hashed){sum + i / share, (char *)x.p + at, each};
+    }
+    b->d->hash(b->d, list, count);
+    free(list);
+}
+
 static void case_verdict(Bench *b)
 {
     double sums[2] = {(double)draw(b, 1, 900), (double)draw(b, 0, 9) * 10};
@@ -597,6 +614,7 @@ static const struct { const char *ops; void (*fn)(Bench *b);
     {"xent", case_xent_whole},
     {"sum carry", case_sums},
     {"squares", case_squares},
+    {"hash", case_hash},
     {"verdict", case_verdict},
     {"trust", case_trust},
     {"adam sgd lars lamb_direction lamb_apply", case_update},

@@ -86,6 +86,48 @@ static void functions(Device *d)
     free(y);
 }
 
+/* Every flipped bit changes the hash, so do two words that change places and a 0 that becomes -0; the number of
+ * threads, and the instruction set, do not. */
+static void hashes(Device *one, Device *two)
+{
+    enum { N = 300013 };
+    uint64_t want = 0, again = 0, word;
+    unsigned char *x = xcalloc(1, N);
+    for (int64_t i = 0; i < N; i++)
+        x[i] = (unsigned char)philox(3, (uint64_t)i, 0).v[0];
+    for (int64_t k = 0; k < (N + 7) / 8; k++) {
+        word = 0;
+        memcpy(&word, x + 8 * k, k == N / 8 ? N % 8 : 8);
+        want += HASH_WORD(k, word);
+    }
+    one->hash(one, &(Hashed){&again, x, N}, 1);
+    CHECK(again == want, "%s hash", one->isa);
+    two->hash(two, (Hashed[]){{&again, x, N}, {&again, x + 3, 5}, {&again, x + 3, 5}}, 3);
+    word = 0;
+    memcpy(&word, x + 3, 5);
+    CHECK(again == 2 * (want + HASH_WORD(0, word)), "%s hash of a list", two->isa);
+    int missed = 0;
+    for (int64_t i = 0; i < 4000; i++) {
+        int64_t bit = i < 2000 ? philox(4, (uint64_t)i, 0).v[0] % (8 * N) : 8 * N - 1 - (i - 2000);
+        x[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        again = 0;
+        one->hash(one, &(Hashed){&again, x + bit / 64 * 8, N - bit / 64 * 8 < 64 ? N - bit / 64 * 8 : 64}, 1);
+        x[bit / 8] ^= (unsigned char)(1 << bit % 8);
+        uint64_t before = 0;
+        one->hash(one, &(Hashed){&before, x + bit / 64 * 8, N - bit / 64 * 8 < 64 ? N - bit / 64 * 8 : 64}, 1);
+        missed += again == before;
+    }
+    CHECK(!missed, "%s hash misses %d flipped bits", one->isa, missed);
+    uint64_t two_words[] = {1, 2}, changed[] = {2, 1}, zero = 0, minus = 0;
+    want = again = 0;
+    one->hash(one, &(Hashed){&want, two_words, 16}, 1);
+    one->hash(one, &(Hashed){&again, changed, 16}, 1);
+    one->hash(one, &(Hashed){&zero, (float[]){0, 0}, 8}, 1);
+    one->hash(one, &(Hashed){&minus, (float[]){0, -0.0f}, 8}, 1);
+    CHECK(want != again && zero != minus, "%s hash of other words", one->isa);
+    free(x);
+}
+
 static void sums(Device *one, Device *two, Dtype type)
 {
     enum { N = 2 * SUMSQ_BLOCK + 777 };
@@ -273,6 +315,7 @@ int main(int argc, char **argv)
             for (Dtype t = F64; t <= F16; t++)
                 sums(&one, &two, t);
             conversions(&one);
+            hashes(&one, &two);
             zeros(&two);
             if (real == F32) {
                 functions(&one);
