@@ -204,6 +204,8 @@ $(CPU)/tests/libfuzzer_%.o: tests/fuzz/fuzz_libfuzzer.c
 	@echo "  cc $@"; $(CC) $(CFLAGS) $(INC_tests) -DTARGET=$* -c $< -o $@
 
 # the executable with a hook where it says what it does
+$(BUILD)/test_flips: $(CPU)/tests/test_flips.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=comm_note,--wrap=run_check,--wrap=all_ok -o $@ $(LDLIBS)
 $(BUILD)/test_faults: $(CPU)/tests/test_faults.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=comm_note,--wrap=message_advance -o $@ $(LDLIBS)
 
@@ -343,6 +345,10 @@ test-kubernetes: train
 
 test-layouts: tests train
 	BUILD=$(BUILD) tests/training/layouts.sh long
+
+.PHONY: test-flips
+test-flips: $(BUILD)/test_flips train
+	BUILD=$(BUILD) tests/training/flips.sh $(or $(N),10000)
 
 test-emulation:
 	$(MAKE) CUDA=emulated cuda-tests

@@ -213,6 +213,7 @@ static double save(Training *t, Saver *to)
              t->run.progress.iteration);
     comm_note(text);
     flight_phase(PHASE_SAVE);
+    run_check(&t->run);                /* what is wrong is never saved */
     json_t *state = run_state(&t->run);
     data_settle(&t->run.params.data);
     saver_save(to, t->run.progress.iteration, state);
@@ -480,6 +481,7 @@ int training_run(int argc, char **argv)
     if (t.run.progress.iteration >= t.total)
         return finished_before(&t);
     open_corpora(&t);
+    run_check(&t.run);
     run_directory_begin(&t.dir, t.run.progress.iteration, &t.run.grid.all);
     run_keep_tuned(&t.run, dir);
     flight_run(dir);

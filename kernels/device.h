@@ -14,7 +14,7 @@
  * the contract says `may be`. A contract has a line an argument: name, in or out, shape, type or unit.
  *
  * Every pointer that an op takes is device memory, except for the structs of host memory that describe a
- * call (Dropout, Attention, Update, lists of Updated, Squares and Hashed). These are read during the call; the
+ * call (Dropout, Attention, Update, lists of Updated, Squares, Hashed). These are read during the call; the
  * pointers in them are device memory. Ops run in order, some time after the call. The host reads and
  * writes device memory by put, get, read_async and snapshot only. */
 #ifndef DEVICE_H
@@ -551,9 +551,10 @@ typedef struct {
      *   count  in           number of arrays                                                                \
      *   type   in           type of the elements */                                                         \
     X(squares, (Device *d, const Squares *list, int64_t count, Dtype type), (d, list, count, type))          \
-    /* Adds hashes to sums, in each entry of a list: for each word of 8 bytes its HASH_WORD, modulo 2^64. The  \
-     * last word is filled up with zeros. Numbers count as their bits: 0 and -0 differ, a NaN equals itself.   \
-     *   list   in  [count]  arrays, and their sums; entries may share a sum                                  \
+    /* Adds hashes to sums, in each entry of a list: for each word of 8 bytes its HASH_WORD, modulo 2^64.    \
+     * The last word is filled up with zeros. Numbers count as their bits: 0 and -0 differ, a NaN equals     \
+     * itself.                                                                                               \
+     *   list   in  [count]  arrays, and their sums; entries may share a sum                                 \
      *   count  in           number of arrays */                                                             \
     X(hash, (Device *d, const Hashed *list, int64_t count), (d, list, count))                                \
     /* exact_carry of each sum: before the words of several ranks are added, and after.                      \

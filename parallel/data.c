@@ -493,3 +493,9 @@ void data_gather_all(Data *d, int overlap)
     for (int b = 0; !overlap && b < d->buckets; b++)
         wait_gather(d, b);
 }
+
+void data_gathered(Data *d)
+{
+    for (int b = 0; b < d->buckets; b++)
+        wait_gather(d, b);
+}

@@ -194,4 +194,6 @@ void data_release(Data *d, int unit);
  *   overlap  in             bool; 0: the weights are there on return; 1: data_ready waits for them, and
  *                           starts the gathers of buckets that the side stream still updates */
 void data_gather_all(Data *d, int overlap);
+/* Returns when these weights are there. Collective over the shard groups. */
+void data_gathered(Data *d);
 #endif

@@ -1,17 +1,21 @@
-/* hash -- hashes of bytes: a block of threads takes BLOCK words of one array, then further ones where the grid
- * is smaller than their number. Sums of integers have the same bits in any order. */
+/* hash -- hashes of bytes: a block of threads takes BLOCK words of one array, then further ones where the
+ * grid is smaller than their number. Sums of integers have the same bits in any order. */
 #include "common.cuh"
 #include "listed.cuh"
 
 enum { THREADS = 256, BLOCK = 32 * THREADS };
 
 struct Bytes {
-    int64_t first;             /* number of its first block */
+    int64_t first; /* number of its first block */
     int64_t bytes;
     const unsigned char *x;
     uint64_t *sum;
 };
-struct Hashes { int64_t blocks; int count; Bytes array[LISTED]; };
+struct Hashes {
+    int64_t blocks;
+    int count;
+    Bytes array[LISTED];
+};
 
 /* Word k of an array; its last word may be short, and the array may start anywhere. */
 __device__ __forceinline__ uint64_t word_of(const Bytes &a, int64_t k)

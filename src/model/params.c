@@ -84,15 +84,20 @@ static void slice(const Params *p, const Param *t, int s, int64_t *first, int64_
     *first = slices(p, t)->rank / share * *rows;
 }
 
-static int64_t counted(const Params *p, const Param *t)
+int64_t param_shared_kv(const Params *p, const Param *t)
 {
     int64_t first, rows;
-    if (t->copy || (t->def->cut == CUT_NONE && slices(p, t)->rank))
-        return 0;
-    if (!is_kv(t, 1) || slices(p, t)->rank % kv_share(p) == 0)
+    if (!is_kv(t, 1))
         return t->n;
     slice(p, t, 0, &first, &rows);
     return rows * t->local_cols;
+}
+
+static int64_t counted(const Params *p, const Param *t)
+{
+    if (t->copy || (t->def->cut == CUT_NONE && slices(p, t)->rank))
+        return 0;
+    return slices(p, t)->rank % kv_share(p) == 0 ? t->n : param_shared_kv(p, t);
 }
 
 int param_boxes(const Params *p, const Param *t, int64_t from, int64_t to, Box box[MAX_BOXES])
@@ -209,9 +214,7 @@ static void add_bucket(Params *p, Part *part, BucketKind kind, Bucket *b, int in
             at += up(t->n, SUMSQ_BLOCK);
             partial = is_partial(p, t) ? at : partial;
             if (is_kv(t, 1)) {
-                int64_t first, q;
-                slice(p, t, 0, &first, &q);
-                q *= t->local_cols;
+                int64_t q = param_shared_kv(p, t);
                 b->sum[b->sums++] = (PartialSum){t->offset + q, t->n - q, &p->grid->kv};
             }
         }

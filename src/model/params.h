@@ -210,6 +210,8 @@ void params_head(const Params *p, int *part, ParamId *id);
 void param_own(const Params *p, const Param *t, int64_t *from, int64_t *to);
 void param_updated(const Params *p, const Param *t, int64_t *from, int64_t *to);
 void param_held(const Params *p, const Param *t, const Flat *f, int64_t *from, int64_t *to);
+/* The element of tensor t from which on the ranks of grid.kv hold the same; t->n: they share none. */
+int64_t param_shared_kv(const Params *p, const Param *t);
 /* Address of element `from` of tensor t in array f, which must hold it; NULL while counting. */
 void *param_at(const Params *p, const Param *t, const Flat *f, int64_t from);
 

@@ -124,6 +124,22 @@ typedef struct {
     double seen;               /* now() when the last verdict came */
 } RunFlight;
 
+/* A tensor whose bytes are hashed, and the groups (bits) whose ranks all hold the same bytes of it. */
+typedef struct { const char *tensor, *suffix; unsigned groups; } SdcTensor;
+#define SDC_GROUPS 8
+
+/* Silent data corruption (sdc_check_interval): hashes of the weights, masters and moments of this rank. */
+typedef struct {
+    int n;
+    Hashed *list;              /* [n] */
+    SdcTensor *what;           /* [n] */
+    Comm *comm[SDC_GROUPS];    /* group k of SdcTensor.groups */
+    uint64_t *sum;             /* [n] on the device */
+    uint64_t *kept, *seen;     /* [n] as an update has left them; as they are */
+    int sealed;                /* bool: nothing may have changed since `kept` */
+    int64_t iteration;         /* of `kept` */
+} RunSdc;
+
 /* The list that runs now. */
 typedef struct {
     int64_t ticket;            /* read_wait's, for the verdict of this step */
@@ -152,6 +168,7 @@ typedef struct {
     RunProgress progress;
     RunFlight flight;
     Spikes spikes;
+    RunSdc sdc;
     RunStep step;
     Loader *loader;            /* the training split; opened by the caller */
     Trace trace;               /* the timeline of the steps that trace_steps lists */
@@ -268,6 +285,11 @@ int run_locate(Run *r, char name[160]);
 /* Dies, and names the first tensor of step s that is not finite; the rank that found it reports. Keeps the
  * batch (kept.h). Collective. */
 _Noreturn void run_not_finite(Run *r, const Launched *s);
+
+/* Dies with EXIT_RESOURCE, and names tensor, rank and host, where replicas of a tensor differ, or memory has
+ * changed since it was hashed. Call it before a save and before the first step. Does nothing with
+ * sdc_check_interval 0. Waits for the device; collective. */
+void run_check(Run *r);
 
 /* A feed for r->step: the batch in generation.sequence, for every microbatch. */
 const Batch *run_sequence(void *run, int mb);

@@ -60,4 +60,12 @@ void routers_open(Run *r, Arena *host);
 void routers_close(Run *r);
 void routers_keep(Run *r);
 void routers_collect(Run *r, int at);
+
+/* sdc.c: memory of the hashes, from `run`, which may only count. sdc_verify, before an update: dies unless
+ * all that sdc_seal has hashed is unchanged; does nothing where that was not called since the last update.
+ * sdc_seal, after an update: compares replicas, and keeps the hashes. Both wait for the device; collective. */
+void sdc_open(Run *r, Arena *run);
+void sdc_close(Run *r);
+void sdc_verify(Run *r);
+void sdc_seal(Run *r);
 #endif

@@ -110,6 +110,7 @@ static char *load(Run *r, const char *path, int weights_only)
 {
     char *dir = NULL;
     int n;
+    r->sdc.sealed = 0;
     TensorPiece *pieces = pieces_open(&r->params, PIECES_LOAD, &n);
     expert_bias_pieces(&r->model, PIECES_LOAD, &pieces, &n);
     if (!weights_only)

@@ -79,6 +79,8 @@ static void update(Run *r, Metrics *m)
     const Config *c = r->cfg;
     m->loss_scale = r->opt.loss_scale.scale;
     m->learning_rate = lr_at(c, r->progress.consumed_samples);
+    sdc_verify(r);
+    r->sdc.sealed = 0;
     if (scale_allows(r)) {
         r->dev.wait_snapshots(&r->dev);            /* the update overwrites what a save may still copy */
         optimizer_step(&r->opt, m->learning_rate);
@@ -262,6 +264,8 @@ void run_step(Run *r, const Metrics *so_far)
     m->consumed_tokens = p->consumed_samples * c->seq_length;
     m->global_batch_size = batch;
     r->arenas.run.sealed = r->arenas.host.sealed = 1;
+    if (c->sdc_check_interval && p->iteration % c->sdc_check_interval == 0)
+        sdc_seal(r);
 }
 
 int run_open_steps(const Run *r) { return (int)(r->flight.launched - r->flight.collected); }

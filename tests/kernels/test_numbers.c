@@ -86,8 +86,8 @@ static void functions(Device *d)
     free(y);
 }
 
-/* Every flipped bit changes the hash, so do two words that change places and a 0 that becomes -0; the number of
- * threads, and the instruction set, do not. */
+/* Every flipped bit changes the hash, so do two words that change places and a 0 that becomes -0; the number
+ * of threads, and the instruction set, do not. */
 static void hashes(Device *one, Device *two)
 {
     enum { N = 300013 };
@@ -109,12 +109,12 @@ static void hashes(Device *one, Device *two)
     int missed = 0;
     for (int64_t i = 0; i < 4000; i++) {
         int64_t bit = i < 2000 ? philox(4, (uint64_t)i, 0).v[0] % (8 * N) : 8 * N - 1 - (i - 2000);
+        int64_t at = bit / 64 * 8, n = N - at < 64 ? N - at : 64;
+        uint64_t before = again = 0;
+        one->hash(one, &(Hashed){&before, x + at, n}, 1);
         x[bit / 8] ^= (unsigned char)(1 << bit % 8);
-        again = 0;
-        one->hash(one, &(Hashed){&again, x + bit / 64 * 8, N - bit / 64 * 8 < 64 ? N - bit / 64 * 8 : 64}, 1);
+        one->hash(one, &(Hashed){&again, x + at, n}, 1);
         x[bit / 8] ^= (unsigned char)(1 << bit % 8);
-        uint64_t before = 0;
-        one->hash(one, &(Hashed){&before, x + bit / 64 * 8, N - bit / 64 * 8 < 64 ? N - bit / 64 * 8 : 64}, 1);
         missed += again == before;
     }
     CHECK(!missed, "%s hash misses %d flipped bits", one->isa, missed);

@@ -1,9 +1,13 @@
 /* hash -- hashes of bytes, so that a change of any bit of them is seen */
 #include "isa.h"
 
-#define BLOCK 32768            /* words of a work item */
+#define BLOCK 32768 /* words of a work item */
 
-typedef struct { uint64_t *sum; const char *x; int64_t bytes; } HashJob;
+typedef struct {
+    uint64_t *sum;
+    const char *x;
+    int64_t bytes;
+} HashJob;
 
 /* The hash of words [from, from + n) of an array, which starts at x; the last word may be short. */
 static uint64_t hash_words(const char *x, int64_t bytes, int64_t from, int64_t n)
@@ -27,7 +31,8 @@ static void hash_item(void *ctx, int64_t item, int thread)
     (void)thread;
     const HashJob *j = ctx;
     int64_t from = item * BLOCK, left = (j->bytes + 7) / 8 - from;
-    __atomic_fetch_add(j->sum, hash_words(j->x, j->bytes, from, left < BLOCK ? left : BLOCK), __ATOMIC_RELAXED);
+    __atomic_fetch_add(j->sum, hash_words(j->x, j->bytes, from, left < BLOCK ? left : BLOCK),
+                       __ATOMIC_RELAXED);
 }
 
 void FN(cpu_hash)(Device *d, const Hashed *list, int64_t count)

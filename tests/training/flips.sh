@@ -1,0 +1,84 @@
+#!/bin/sh
+# tests/training/flips.sh [N] -- bits that flip in weights, masters and moments. On runs that stand still: every flip is
+# found, between updates by the rank's own hashes, before them in replicas; the line names tensor and rank; nothing is
+# reported without a flip. In jobs: the run ends with 5, no checkpoint holds the flip, and under --restarts it ends with
+# the bytes of an undisturbed one. With N: that many trials over many layouts.
+set -u
+work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} flipping=$PWD/$BUILD/test_flips bad=0
+. tests/tiny.sh
+. tests/parallel/same.sh
+"$train" tokenize src/io -o "$work/corpus" > /dev/null 2>&1 || exit 1
+tiny "$work/tiny.yaml" model.num_layers=4 train.global_batch_size=8 train.train_iters=12 checkpoint.save_interval=4 \
+    fault.sdc_check_interval=1
+fail() { bad=$((bad + 1)); echo "$*"; sed 's/^/    /' "$work/log" | grep -v ' iteration  ' | cut -c 1-600 | tail -n 12; }
+errors() { grep -c '^error\[' "$work/log"; }
+
+# trials NUMBER RANKS SETTING...
+trials() {
+    number=$1 ranks=$2; shift 2
+    rm -rf "$work/run"
+    FLIPS="$number $((seed += 1))" TRAIN=$flipping timeout 250 "$launch" -n "$ranks" "$work/tiny.yaml" train_iters=1 "$@" \
+        save="$work/run" > "$work/log" 2>&1 < /dev/null || fail "$ranks $*: $?"
+    grep '^flips ' "$work/log" | tee -a "$work/counts" | awk '{ exit !($2 == $4 && $4 == $6 && $2 >= 2 * $8 && $8 > 0 && $10 == 0) }' ||
+        fail "$ranks $*: a flip was missed or misnamed, or nothing was reported"
+}
+seed=0
+n=$((${1:-480} / 4))
+trials $n 2 params_dtype=bf16
+trials $n 4 tensor_model_parallel_size=2 params_dtype=bf16
+trials $n 4 data_parallel_sharding_strategy=optim_grads_params num_distributed_optimizer_instances=2 tensor_model_parallel_size=1
+trials $n 4 pipeline_model_parallel_size=2 tensor_model_parallel_size=2 sequence_parallel=true
+if [ "${1:-}" ]; then
+    trials $n 1
+    trials $n 3 global_batch_size=6
+    trials $n 4 data_parallel_sharding_strategy=optim overlap_param_gather=true overlap_grad_reduce=true
+    trials $n 4 data_parallel_sharding_strategy=optim_grads params_dtype=fp16 optimizer_cpu_offload=true
+    trials $n 4 tensor_model_parallel_size=4 num_query_groups=2 add_qkv_bias=true qk_layernorm=true
+    trials $n 4 context_parallel_size=2 pipeline_model_parallel_size=2 optimizer=lamb
+    trials $n 4 num_moe_experts=4 expert_model_parallel_size=2 moe_router_topk=2 tensor_model_parallel_size=2 sequence_parallel=true
+    trials $n 8 num_moe_experts=4 expert_tensor_parallel_size=2 tensor_model_parallel_size=2 sequence_parallel=true moe_router_topk=2
+fi
+awk '{ f += $2; g += $4; n += $8; a += $10 } END { print "# " f " flips, " g " found; " n " trials without, " a " false alarms" }' "$work/counts"
+
+# job CODE FLIP SETTING... -- four ranks with FLIP in the first start
+cat > "$work/train" <<SH
+#!/bin/sh
+echo >> "$work/starts.\$OMPI_COMM_WORLD_RANK"
+[ \$(wc -l < "$work/starts.\$OMPI_COMM_WORLD_RANK") = 1 ] && exec "$flipping" "\$@"
+exec "$train" "\$@"
+SH
+chmod +x "$work/train"
+job() {
+    code=$1 flip=$2; shift 2
+    rm -rf "$work/run" "$work"/starts.*
+    FLIP=$flip TRAIN=$work/train timeout 250 "$launch" -n 4 $restarts "$work/tiny.yaml" save="$work/run" "$@" \
+        > "$work/log" 2>&1 < /dev/null
+    rc=$?
+    [ $rc = "$code" ] || fail "$flip $*: code $rc"
+    grep -q '^flipped ' "$work/log" || fail "$flip $*: nothing flipped"
+}
+model='tensor_model_parallel_size=2 pipeline_model_parallel_size=2'
+data='data_parallel_sharding_strategy=optim params_dtype=bf16'
+restarts=
+# shellcheck disable=SC2086
+{
+    "$launch" -n 4 "$work/tiny.yaml" $model save="$work/model" > "$work/log" 2>&1 || fail "the undisturbed run: $?"
+    "$launch" -n 4 "$work/tiny.yaml" $data save="$work/data" > "$work/log" 2>&1 || fail "the undisturbed run: $?"
+    # between two updates, in a state without a replica
+    job 5 '3 B 6 .exp_avg 7' $model
+    [ "$(errors)" = 1 ] && grep -q '^error\[memory\] .*rank 3 on host .*\.exp_avg has other bytes than iteration 5 left in it' "$work/log" ||
+        fail "a moment"
+    # long before the check, in a replica: nothing of it is saved
+    job 5 '2 F 2 weight 8' sdc_check_interval=100
+    [ "$(errors)" = 1 ] && grep -q '^error\[replicas\] .*after iteration 4, rank 2 on host .*group dp' "$work/log" || fail "a replica"
+    [ -z "$(ls "$work/run/checkpoints")" ] || fail "a checkpoint holds the flip"
+    restarts='--restarts 2'
+    job 0 '1 F 7 weight 9' $data
+    same data "$work/run" "a weight that flipped"
+    job 0 '0 B 10 .master 10' $data
+    same data "$work/run" "a master that flipped"
+    job 0 '2 S 3 .exp_avg_sq 11' $model
+    same model "$work/run" "a moment that flipped"
+    grep -q '^restart 1 of 2: code 5, error\[memory\] ' "$work/log" && ! grep -q '^restart 2' "$work/log" || fail "restarts"
+}
+[ $bad = 0 ]

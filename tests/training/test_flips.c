@@ -1,0 +1,200 @@
+/* test_flips -- the executable with bits that flip, for tests/training/flips.sh
+ *
+ * The linker wraps comm_note, run_check and all_ok (Makefile); all else is the program itself.
+ *
+ * FLIPS="COUNT SEED": before the first step COUNT trials on a run that stands still, each with a random rank,
+ * tensor and bit: a flip after the hashes were taken, a flip before replicas are compared, and no flip. Then
+ * the bit flips back, and the next trial follows. Rank 0 prints one line of counts.
+ * FLIP="RANK SITE ITERATION SUFFIX SEED": a bit of a tensor of rank RANK whose name ends in SUFFIX (.master,
+ * .exp_avg, .exp_avg_sq; weight: any weight) flips at the rank's comm_note of SITE in that iteration, once. */
+#include "job.h"
+#include "run_layout.h"
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+static Run *run;
+static jmp_buf caught;
+static int trying;      /* bool: all_ok returns to the trial */
+static char said[2048]; /* what the rank that speaks would have printed; "" */
+
+void __real_comm_note(const char *text);
+void __wrap_comm_note(const char *text);
+void __real_run_check(Run *r);
+void __wrap_run_check(Run *r);
+void __real_all_ok(Comm *c, int ok, int code, const char *id, const char *fmt, ...);
+void __wrap_all_ok(Comm *c, int ok, int code, const char *id, const char *fmt, ...);
+
+void __wrap_all_ok(Comm *c, int ok, int code, const char *id, const char *fmt, ...)
+{
+    char text[2048];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (!trying) {
+        __real_all_ok(c, ok, code, id, "%s", text);
+        return;
+    }
+    int64_t lowest = ok ? INT64_MAX : c->rank;
+    c->wait(c, c->all_reduce(c, &lowest, 1, I64, OP_MIN));
+    if (lowest == INT64_MAX)
+        return;
+    if (lowest == c->rank)
+        memcpy(said, text, sizeof said);
+    longjmp(caught, 1);
+}
+
+/* ---- flips ---- */
+
+typedef struct {
+    unsigned char *at;
+    int bit;
+    const SdcTensor *what;
+} Flip;
+
+/* A bit of the tensors that are hashed, by a random number below their number of bits.
+ *   suffix  in  of the tensor's name; "": any */
+static Flip choose(const char *suffix, uint64_t random)
+{
+    const RunSdc *s = &run->sdc;
+    int64_t all = 0, bit;
+    for (int pass = 0; pass < 2; pass++, random %= (uint64_t)all)
+        for (int i = 0; i < s->n; i++) {
+            const char *own = s->what[i].suffix;
+            if (strcmp(suffix, "weight") ? strcmp(suffix, own) && *suffix : *own)
+                continue;
+            if (pass && (bit = (int64_t)random) < 8 * s->list[i].bytes)
+                return (Flip){(unsigned char *)s->list[i].x + bit / 8, (int)(bit % 8), &s->what[i]};
+            if (pass)
+                random -= (uint64_t)(8 * s->list[i].bytes);
+            else
+                all += 8 * s->list[i].bytes;
+        }
+    BUG_ON("no such tensor");
+    return (Flip){0};
+}
+
+static void flip(const Flip *f)
+{
+    *f->at ^= (unsigned char)(1 << f->bit);
+}
+
+static uint64_t random_of(int64_t seed, int64_t trial, int k)
+{
+    Philox p = philox((uint64_t)seed, (uint64_t)trial, (uint64_t)k);
+    return (uint64_t)p.v[0] << 32 | p.v[1];
+}
+
+/* ---- trials ---- */
+
+enum { MEMORY, REPLICA, NONE, FOUND, NAMED, FALSE_ALARMS, SINGLE, COUNTS };
+
+/* Whether any other rank holds the tensor. */
+static int is_shared(const SdcTensor *t)
+{
+    for (int k = 0; k < SDC_GROUPS; k++)
+        if (t->groups >> k & 1 && run->sdc.comm[k]->size > 1)
+            return 1;
+    return 0;
+}
+
+static void check(void)
+{
+    sdc_verify(run);
+}
+static void compare(void)
+{
+    sdc_seal(run);
+}
+
+/* Whether `what` ends the job. All ranks alike. */
+static int ends(void (*what)(void))
+{
+    said[0] = 0;
+    if (setjmp(caught))
+        return 1;
+    what();
+    return 0;
+}
+
+/* One trial; count: what this rank adds. Collective. */
+static void trial(int64_t seed, int64_t k, int64_t count[COUNTS])
+{
+    Comm *all = &run->grid.all;
+    int kind = k % 4 == 3 ? NONE : k % 4 == 2 ? REPLICA : MEMORY;
+    int victim = (int)(random_of(seed, k, 0) % (uint64_t)all->size), mine = victim == all->rank;
+    char name[128] = "", rank[64];
+    Flip f = choose("", random_of(seed, k, 1));
+    if (mine)
+        snprintf(name, sizeof name, "%s%s ", f.what->tensor, f.what->suffix);
+    all->wait(all, all->broadcast(all, name, 16, I64, victim));
+    snprintf(rank, sizeof rank, "rank %d on host ", victim);
+    run->sdc.sealed = 0;
+    if (kind != REPLICA && ends(compare))
+        count[FALSE_ALARMS] += all->rank == 0;
+    if (mine && kind != NONE)
+        flip(&f);
+    int found = ends(kind == REPLICA ? compare : check),
+        single = mine && kind == REPLICA && !is_shared(f.what);
+    if (mine && kind != NONE)
+        flip(&f);
+    count[NAMED] += *said && kind != NONE && strstr(said, name) && strstr(said, rank);
+    if (!mine)
+        return;
+    count[SINGLE] += single;
+    count[kind] += !single;
+    count[kind == NONE || single ? FALSE_ALARMS : FOUND] += found;
+}
+
+static void trials(int64_t number, int64_t seed)
+{
+    Comm *all = &run->grid.all;
+    int64_t count[COUNTS] = {0};
+    trying = 1;
+    for (int64_t k = 0; k < number; k++)
+        trial(seed, k, count);
+    trying = run->sdc.sealed = 0;
+    all->wait(all, all->all_reduce(all, count, COUNTS, I64, OP_SUM));
+    int64_t flips = count[MEMORY] + count[REPLICA];
+    if (all->rank == 0)
+        printf("flips %ld found %ld named %ld without %ld false %ld single %ld\n", flips, count[FOUND],
+               count[NAMED], count[NONE], count[FALSE_ALARMS], count[SINGLE]);
+}
+
+/* ---- hooks ---- */
+
+void __wrap_run_check(Run *r)
+{
+    const char *text = getenv("FLIPS");
+    long long number, seed;
+    __real_run_check(r);
+    if (!run && text && sscanf(text, "%lld %lld", &number, &seed) == 2) {
+        run = r;
+        trials(number, seed);
+        __real_run_check(r);
+    }
+    run = r;
+}
+
+void __wrap_comm_note(const char *text)
+{
+    const char *want = getenv("FLIP");
+    static int done;
+    int rank = 0, victim;
+    long long iteration, seed;
+    char site[16], suffix[32];
+    __real_comm_note(text);
+    job_launched(&rank);
+    if (done || !run || !want ||
+        sscanf(want, "%d %15s %lld %31s %lld", &victim, site, &iteration, suffix, &seed) < 5)
+        return;
+    const char *of = strstr(text, " of iteration ");
+    if (rank != victim || !of || strncmp(text, site, strlen(site)) || atoll(of + 14) != iteration)
+        return;
+    done = 1;
+    Flip f = choose(suffix, random_of(seed, 0, 0));
+    flip(&f);
+    fprintf(stderr, "flipped %s%s\n", f.what->tensor, f.what->suffix);
+}
