@@ -1,7 +1,7 @@
 /* fuzz_routing -- moe_router_force_file: a file of loads of the experts
  *
- *   byte 0     layers less 1, in the lowest two bits; experts less 1, in the next three; bit 5: as many layers
- *              and experts as a model may have */
+ *   byte 0     bits 0 and 1: layers less 1; bits 2 to 4: experts less 1; bit 5: 10000 layers of 4096 experts
+ *              instead */
 #include "config_table.h"
 #include "fuzz.h"
 

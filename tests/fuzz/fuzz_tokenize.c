@@ -1,6 +1,7 @@
 /* fuzz_tokenize -- an input of `train tokenize`: what kind of file it is, and its documents as tokens
  *
- *   byte 0     bit 0: lines of JSON, else text; bit 1: tokens of 4 bytes, else 2; bit 2: end-of-document tokens */
+ *   byte 0     bit 0: lines of JSON, else text; bit 1: tokens of 4 bytes, else 2; bit 2: an end-of-document
+ *              token behind each document */
 #include "tokenize.c"
 #include "fuzz.h"
 
