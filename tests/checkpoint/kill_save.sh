@@ -5,7 +5,7 @@
 # its own values, the program's exit code agrees with the files on disk, and the next save works and removes
 # leftovers.
 #
-# kill and errors use the program's own faults (tests/checkpoint/faults.h), so that they run everywhere; long uses
+# kill and errors use the program's own faults (tests/faults.h), so that they run everywhere; long uses
 # strace, which needs no help from the program. Calls are counted for each kind on its own (when=N). BUILD as
 # in tests/run.
 program=${BUILD:-build/cpu}/test_checkpoint

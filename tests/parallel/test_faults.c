@@ -18,7 +18,7 @@
  * iterations every instruction of SITE takes MICROSECONDS percent longer than these usually did; SITE `all`:
  * F, B and S). */
 #define _GNU_SOURCE
-#include "../checkpoint/faults.h"
+#include "faults.h"
 #include "engine.h"
 #include "job.h"
 #include "pace.h"

@@ -11,11 +11,11 @@ product='src parallel kernels train.c'
 
 # ---- a layout of one rank is no special case
 
-# parallel/tensor_rows.c, context.c and expert_plan.c are code that compares its group's size; config and fit.c
+# parallel/tensor_rows.c, context.c, expert.c and expert_plan.c are code that compares its group's size; config and fit.c
 # compare options
 # shellcheck disable=SC2086
 git grep -nE 'size (==|!=|>|<=|<) [12]\>([^.]|$)|#if.*(defined|ifdef).*CUDA' -- $product |
-    grep -vE '^(parallel/comm/|parallel/(grid|data|context|expert_plan|tensor_rows)\.c|parallel/schedule/schedule\.c|src/config/|src/run/fit\.c)' \
+    grep -vE '^(parallel/comm/|parallel/(grid|data|context|expert|expert_plan|tensor_rows)\.c|parallel/schedule/schedule\.c|src/config/|src/run/fit\.c)' \
     > "$work/found" && fail "asks whether it has one rank"
 
 # ---- what lies at the top: a command that was run there may have left files
