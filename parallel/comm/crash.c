@@ -170,7 +170,7 @@ static void on_crash(int sig, siginfo_t *info, void *context)
         t.at[t.n - 1] = '\n';
         if (write(2, t.at, t.n) < 0)
             _exit(EXIT_BUG);
-        job_claimed();
+        job_claimed(EXIT_BUG);
         flight_fate(job_local(), "crashed");
         flight_save(EXIT_BUG);
     }

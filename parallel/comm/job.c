@@ -172,12 +172,13 @@ void job_tell(const char *text)
 
 int job_claim(int code) { return page ? may_speak(code) : 1; }
 
-void job_claimed(void)
+void job_claimed(int code)
 {
-    if (!page)
-        return;
-    atomic_store(&page->spoken, 1);
-    job_tell(page->status + 1);
+    char text[24];
+    snprintf(text, sizeof text, "code %d", code);
+    if (page)
+        atomic_store(&page->spoken, 1);
+    job_tell(text);
 }
 
 /* Ends the process, and the job if this rank has printed the line. */

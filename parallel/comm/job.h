@@ -64,5 +64,5 @@ const char *job_doing(void);     /* what comm_note noted */
 /* For a process that crashes with `code`: whether this rank is the one of its host that prints the error
  * line. */
 int job_claim(int code);
-void job_claimed(void);          /* says that the line is printed */
+void job_claimed(int code);      /* says that the line is printed, to the ranks and the launcher */
 #endif

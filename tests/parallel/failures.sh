@@ -113,6 +113,9 @@ while [ $total -lt "$wanted" ] || [ $runs -lt 2 ]; do
 done
 codes=$(sed 's/.*"code": \([0-9]*\).*/code \1/' "$work/all" | sort | uniq -c | tr -s ' \n' ' ')
 echo "# SEED=$seed: $runs runs, $total failures:$codes"
+FAULT='1 start 0 100000 segv' TRAIN=$faulty "$launch" -n 4 "$work/tiny.yaml" $model save="$work/early" > "$work/log" 2>&1
+rc=$?
+case $rc in 7 | 8) ;; *) fail "a crash before the ranks have found each other: code $rc" ;; esac
 for cause in rank-lost 'hang.*it is stopped' SIGSEGV SIGBUS 'No space left' 'Input/output error'; do
     grep -q "error\[.*$cause" "$work/all" || fail "no failure was $cause"
 done
