@@ -1,0 +1,93 @@
+#!/bin/sh
+# tests/training/environment.sh -- what surrounds a run does not change it: the same run has the same bytes when
+# it is repeated, in another time zone, locale, umask, folder or home, with other threads, with standard streams
+# closed or full, and while the wall clock jumps by an hour. Too few open files or too little memory: one error
+# line, exit code 5.
+set -u
+work=${WORK:?} launch=$PWD/scripts/launch bad=0
+. tests/tiny.sh
+. tests/parallel/same.sh
+"$TRAIN" tokenize src/io -o "$work/corpus" > /dev/null 2>&1 || exit 1
+tiny "$work/tiny.yaml" model.hidden_dropout=0.1 train.global_batch_size=4 train.train_iters=4 \
+    train.eval_interval=2 train.eval_iters=1
+fail() { bad=$((bad + 1)); echo "$*"; tail -n 4 "$work/log"; }
+
+# trains WHAT COMMAND... -- COMMAND, given the configuration and save=, writes the bytes of the first run
+trains() {
+    what=$1; shift
+    rm -rf "$work/run"
+    "$@" "$work/tiny.yaml" save="$work/run" > "$work/log" 2>&1
+    rc=$?
+    [ $rc = 0 ] && same first "$work/run" "$what" || fail "$what: code $rc"
+}
+"$TRAIN" "$work/tiny.yaml" save="$work/first" > "$work/log" 2>&1 || fail "the first run"
+trains "once more" "$TRAIN"
+trains "time zone, locale, no home" env -u HOME TZ=Asia/Kathmandu LC_ALL=de_DE.UTF-8 LANG=tr_TR.UTF-8 "$TRAIN"
+trains "OMP_NUM_THREADS=7" env OMP_NUM_THREADS=7 "$TRAIN"
+trains "umask 077" sh -c 'umask 077; exec "$@"' sh "$TRAIN"
+trains "no environment" env -i "$TRAIN"
+for streams in '<&-' '>&-' '2>&-' '<&- >&- 2>&-' '> /dev/full' '> /dev/full 2>&1'; do
+    trains "streams $streams" sh -c "exec \"\$@\" $streams" sh "$TRAIN"
+done
+trains "a pipe without a reader" \
+    sh -c '{ "$@"; echo $? > "$0"; } | true; exit $(cat "$0")' "$work/code" "$TRAIN"
+folder="$work/a folder, with é"
+mkdir "$folder"
+cp "$work"/corpus.* "$folder"
+(cd "$folder" && "$TRAIN" "$work/tiny.yaml" data_path=corpus save="a run" > "$work/log" 2>&1) ||
+    fail "a folder with spaces"
+same first "$folder/a run" "a folder with spaces"
+
+# the wall clock jumps an hour to and fro, at each call
+cat > "$work/clock.c" <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <sys/time.h>
+#include <time.h>
+
+static long jump(void) { static long calls; return calls++ % 2 ? 3600 : -3600; }
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+    int rc = ((int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime"))(clock, t);
+    if (clock == CLOCK_REALTIME) t->tv_sec += jump();
+    return rc;
+}
+int gettimeofday(struct timeval *restrict t, void *restrict zone)
+{
+    int rc = ((int (*)(struct timeval *, void *))dlsym(RTLD_NEXT, "gettimeofday"))(t, zone);
+    t->tv_sec += jump();
+    return rc;
+}
+time_t time(time_t *to)
+{
+    time_t t = ((time_t (*)(time_t *))dlsym(RTLD_NEXT, "time"))(0) + jump();
+    return to ? *to = t : t;
+}
+C
+${CC:-cc} -shared -fPIC -o "$work/clock.so" "$work/clock.c" -ldl || exit 1
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0"
+trains "a wall clock that jumps" env LD_PRELOAD="$work/clock.so" "$TRAIN"
+! grep -Eq '"(elapsed|checkpoint|data)_ms": (-|[0-9]{6})' "$work/run/metrics.jsonl" ||
+    fail "times follow the wall clock"
+cat > "$work/train" <<SH2
+#!/bin/sh
+LD_PRELOAD="$work/clock.so" exec "$TRAIN" "\$@"
+SH2
+chmod +x "$work/train"
+"$launch" -n 2 "$work/tiny.yaml" save="$work/two" > "$work/log" 2>&1 || fail "two ranks"
+TRAIN=$work/train "$launch" -n 2 "$work/tiny.yaml" save="$work/jumps" > "$work/log" 2>&1 ||
+    fail "two ranks, the clock jumps"
+same two "$work/jumps" "two ranks, the clock jumps"
+
+# limited LIMIT CAUSE -- under `ulimit LIMIT` the run ends with 5 and one error line that has CAUSE
+limited() {
+    sh -c "ulimit $1; exec \"\$@\"" sh "$TRAIN" "$work/tiny.yaml" save="$work/limited" > "$work/log" 2>&1
+    rc=$?
+    [ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q "^error\[.*$2.*; change: " "$work/log" ||
+        fail "ulimit $1: code $rc"
+}
+limited '-n 8' 'Too many open files'
+if (ulimit -v 30000 && "$TRAIN" help) > /dev/null 2>&1; then      # not with a sanitizer
+    limited '-v 30000' 'cannot map'
+fi
+[ $bad = 0 ]
