@@ -291,8 +291,9 @@ static json_t *row_json(const Row *w)
     }
     return json_pack("{s:i s:i s:o s:o s:o s:o s:f s:I s:f s:i s:o s:o}", "rank", r->rank, "pid", r->pid,
                      "host", json_text(r->host), "where", json_text(r->where), "note", json_text(r->note),
-                     "state", json_text(text), "since", wall(w, since), "steps", (json_int_t)r->steps, "step_p99", flight_p99(r), "waits_for",
-                     flight_waits_for(w->from->f, w->local), "instructions", instrs, "operations", ops);
+                     "state", json_text(text), "since", wall(w, since), "steps", (json_int_t)r->steps,
+                     "step_p99", flight_p99(r), "waits_for", flight_waits_for(w->from->f, w->local),
+                     "instructions", instrs, "operations", ops);
 }
 
 static void print_json(const View *v)
