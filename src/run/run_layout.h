@@ -63,7 +63,8 @@ void routers_collect(Run *r, int at);
 
 /* sdc.c: memory of the hashes, from `run`, which may only count. sdc_verify, before an update: dies unless
  * all that sdc_seal has hashed is unchanged; does nothing where that was not called since the last update.
- * sdc_seal, after an update: compares replicas, and keeps the hashes. Both wait for the device; collective. */
+ * sdc_seal, after an update: compares replicas, and keeps the hashes. Both wait for the device and are
+ * collective. */
 void sdc_open(Run *r, Arena *run);
 void sdc_close(Run *r);
 void sdc_verify(Run *r);

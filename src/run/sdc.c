@@ -107,8 +107,8 @@ typedef struct {
     const char *group;
 } Difference;
 
-/* Compares this rank's hashes with those of group k, tensor by tensor. votes: the first rank of the group adds
- * one to each rank that may be wrong, and much more where a majority tells who is. */
+/* Compares this rank's hashes with those of group k, tensor by tensor. votes: the first rank of the group
+ * adds one to each rank that may be wrong, and much more where a majority tells who is. */
 static void find_difference(Run *r, int k, int64_t *votes, Difference *found)
 {
     const RunSdc *s = &r->sdc;

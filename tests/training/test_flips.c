@@ -6,7 +6,8 @@
  * tensor and bit: a flip after the hashes were taken, a flip before replicas are compared, and no flip. Then
  * the bit flips back, and the next trial follows. Rank 0 prints one line of counts.
  * FLIP="RANK SITE ITERATION SUFFIX SEED": a bit of a tensor of rank RANK whose name ends in SUFFIX (.master,
- * .exp_avg, .exp_avg_sq; weight: any weight) flips at the rank's comm_note of SITE in that iteration, once. */
+ * .exp_avg, .exp_avg_sq; weight: any weight) flips at the rank's comm_note of SITE in that iteration,
+ * once. */
 #include "job.h"
 #include "run_layout.h"
 #include <setjmp.h>
