@@ -1,8 +1,8 @@
 #!/bin/sh
-# tests/training/environment.sh -- what surrounds a run does not change it: the same run has the same bytes when
-# it is repeated, in another time zone, locale, umask, folder or home, with other threads, with standard streams
-# closed or full, and while the wall clock jumps by an hour. Too few open files or too little memory: one error
-# line, exit code 5.
+# tests/training/environment.sh -- what surrounds a run does not change it: the same run has the same bytes
+# when it is repeated, in another time zone, locale, umask, folder or home, with other threads, with standard
+# streams closed or full, and while the wall clock jumps by an hour. Too few open files or too little memory:
+# one error line, exit code 5.
 set -u
 work=${WORK:?} launch=$PWD/scripts/launch bad=0
 . tests/tiny.sh
@@ -83,7 +83,8 @@ same two "$work/jumps" "two ranks, the clock jumps"
 limited() {
     sh -c "ulimit $1; exec \"\$@\"" sh "$TRAIN" "$work/tiny.yaml" save="$work/limited" > "$work/log" 2>&1
     rc=$?
-    [ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q "^error\[.*$2.*; change: " "$work/log" ||
+    [ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] &&
+        grep -q "^error\[.*$2.*; change: " "$work/log" ||
         fail "ulimit $1: code $rc"
 }
 limited '-n 8' 'Too many open files'
