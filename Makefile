@@ -206,6 +206,9 @@ $(CPU)/tests/libfuzzer_%.o: tests/fuzz/fuzz_libfuzzer.c
 # the executable with a hook where it says what it does
 $(BUILD)/test_flips: $(CPU)/tests/test_flips.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=comm_note,--wrap=run_check,--wrap=all_ok -o $@ $(LDLIBS)
+$(BUILD)/test_messages: $(CPU)/tests/test_messages.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ $(foreach f,comm_note run_check collective_advance message_advance \
+	    piece_check MPI_Irecv MPI_Test,-Wl,--wrap=$(f)) -o $@ $(LDLIBS)
 $(BUILD)/test_faults: $(CPU)/tests/test_faults.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=comm_note,--wrap=message_advance -o $@ $(LDLIBS)
 
@@ -237,6 +240,7 @@ $(CPU)/$(1)/%.o: $(1)/%.c
 	@echo "  cc $$@"; $$(CC) $$(CFLAGS) $$(INC_$(1)) $$(EXTRA_$(1)/$$*) -c $$< -o $$@
 endef
 EXTRA_tests/bench_comm := $(MPI_CFLAGS)
+EXTRA_tests/test_messages := $(MPI_CFLAGS)
 define TEST_RULE
 $(CPU)/tests/%.o: $(1)/%.c
 	@mkdir -p $$(@D)

@@ -10,6 +10,7 @@
  *   copy            takes all finished pieces from the gather slots
  * Each stage counts the steps it has done, and does the next one as soon as its input is there. A stage
  * returns whether it did a step. */
+#include "checksum.h"
 #include "group.h"
 #include "job.h"
 #include "reduce.h"
@@ -134,6 +135,9 @@ static void check_all(const Group *g, const Request *r, int64_t s, int only)
             check(g, r, i);
 }
 
+/* The world rank of member i. */
+static int member_world(const Group *g, int i) { return g->world[g->local[i]]; }
+
 /* ---- stages ---- */
 
 static int post(Group *g, Request *r)
@@ -142,11 +146,13 @@ static int post(Group *g, Request *r)
     if (s == r->steps || !slot_free(g, SCATTER, gs))
         return 0;
     char *slot = group_slot(g, SCATTER, g->me, gs);
+    uint64_t *sums = group_sums(g, SCATTER, g->me, gs);
     for (int b = 0; b < g->size; b++) {
         if (g->owner[b] == g->me || (r->kind == COMM_ALL_TO_ALL && g->host[b] != g->my_host))
             continue;
         size_t bytes = (size_t)piece(g, r, s, b, &at) * width(r);
         memcpy(slot + (size_t)b * (size_t)r->e * width(r), r->in + (size_t)at * width(r), bytes);
+        sums[b] = piece_sum(r, r->in + (size_t)at * width(r), bytes);
         moved += (int64_t)bytes;
     }
     r->posted++;
@@ -178,6 +184,10 @@ static int64_t sum_block(Group *g, Request *r, int64_t s, int b, void *dst, Dtyp
                      : group_slot(g, SCATTER, i, r->scatter_base + s) + (size_t)b * (size_t)r->e * width(r);
     if (n)
         reduce_arrays(dst, dst_type, src, r->type, g->m, n, r->op);
+    for (int i = 0; i < g->m; i++)
+        if (i != g->me)
+            piece_check(r, src[i], (size_t)n * width(r), group_sums(g, SCATTER, i, r->scatter_base + s)[b],
+                        member_world(g, i));
     return n;
 }
 
@@ -206,6 +216,9 @@ static int sum(Group *g, Request *r)
                            : group_slot(g, SCATTER, i, gs) + (size_t)g->rank * (size_t)r->e * width(r);
             if (to != from)
                 memcpy(to, from, (size_t)n * width(r));
+            if (i != g->me)
+                piece_check(r, to, (size_t)n * width(r), group_sums(g, SCATTER, i, gs)[g->rank],
+                            member_world(g, i));
             moved += n * (int64_t)width(r);
         }
     } else if (g->hosts == 1) {
@@ -217,7 +230,7 @@ static int sum(Group *g, Request *r)
             int64_t n = sum_block(g, r, s, g->duty[k], to, reduce_partial(r->type));
             if (n)
                 g->wire_sending[(s % DEPTH) * g->most_duties + k] = wire_send(
-                    to, (size_t)n * partial_width(r), g->world[g->duty[k]], g->id * TAGS + TAG_PARTIAL);
+                    r, to, (size_t)n * partial_width(r), g->world[g->duty[k]], g->id * TAGS + TAG_PARTIAL);
             moved += n * (int64_t)width(r);
         }
     }
@@ -246,7 +259,7 @@ static int await_partials(Group *g, Request *r)
     for (int h = 0; h < g->hosts && n; h++)
         if (h != g->my_host)
             g->wire_partial[(s % DEPTH) * g->hosts + h] =
-                wire_recv(partial_of(g, r, s, h), (size_t)n * partial_width(r), g->world[g->proxy[h]],
+                wire_recv(r, partial_of(g, r, s, h), (size_t)n * partial_width(r), g->world[g->proxy[h]],
                           g->id * TAGS + TAG_PARTIAL);
     r->awaited++;
     return 1;
@@ -302,15 +315,16 @@ static int offer(Group *g, Request *r)
         char *to = slot + (size_t)k * (size_t)r->e * width(r);
         if (b != g->rank) {
             if (n)
-                block[k] = wire_recv(to, (size_t)bytes, g->world[b], g->id * TAGS + TAG_BLOCK);
+                block[k] = wire_recv(r, to, (size_t)bytes, g->world[b], g->id * TAGS + TAG_BLOCK);
             continue;
         }
         const char *from = r->in + (size_t)(r->kind == COMM_ALL_GATHER ? s * r->e : at) * width(r);
         memcpy(to, from, (size_t)bytes);
+        group_sums(g, GATHER, g->me, gs)[k] = piece_sum(r, from, (size_t)bytes);
         moved += bytes;
         for (int h = 0; h < g->hosts && n; h++)
             if (h != g->my_host)
-                own[h] = wire_send(from, (size_t)bytes, g->world[g->proxy[h]], g->id * TAGS + TAG_BLOCK);
+                own[h] = wire_send(r, from, (size_t)bytes, g->world[g->proxy[h]], g->id * TAGS + TAG_BLOCK);
     }
     r->offered++;
     group_moved(g, moved);
@@ -323,6 +337,14 @@ static int gather(Group *g, Request *r)
     if (s == r->offered ||
         (g->hosts > 1 && !all_through(&g->wire_block[(s % DEPTH) * g->most_duties], g->most_duties)))
         return 0;
+    /* pieces from other hosts have been checked where they arrived */
+    for (int k = 0; k < g->duties; k++) {
+        int64_t at, n = piece(g, r, s, g->duty[k], &at);
+        if (g->duty[k] != g->rank && (only < 0 || g->duty[k] == r->root))
+            group_sums(g, GATHER, g->me, r->gather_base + s)[k] = piece_sum(
+                r, group_slot(g, GATHER, g->me, r->gather_base + s) + (size_t)k * (size_t)r->e * width(r),
+                (size_t)n * width(r));
+    }
     r->gathered++;
     group_raise(g, &g->filled[GATHER][g->me], r->gather_base + s + 1, only >= 0);
     return 1;
@@ -335,6 +357,10 @@ static void add_small(Group *g, Request *r, int64_t gs)
     for (int i = 0; i < g->m; i++)
         src[i] = i == g->me ? r->in : group_slot(g, GATHER, i, gs);
     reduce_arrays(r->out, r->type, src, r->type, g->m, r->n, r->op);
+    for (int i = 0; i < g->m; i++)
+        if (i != g->me)
+            piece_check(r, src[i], (size_t)r->n * width(r), group_sums(g, GATHER, i, gs)[0],
+                        member_world(g, i));
 }
 
 static int copy(Group *g, Request *r)
@@ -354,6 +380,8 @@ static int copy(Group *g, Request *r)
         const char *from =
             group_slot(g, GATHER, g->owner[b], gs) + (size_t)g->place[b] * (size_t)r->e * width(r);
         memcpy(r->out + (size_t)at * width(r), from, (size_t)n * width(r));
+        piece_check(r, r->out + (size_t)at * width(r), (size_t)n * width(r),
+                    group_sums(g, GATHER, g->owner[b], gs)[g->place[b]], member_world(g, g->owner[b]));
         moved += n * (int64_t)width(r);
     }
     if (r->kind == COMM_ALL_GATHER) {
@@ -380,8 +408,8 @@ static int exchange(Group *g, Request *r)
     for (int b = 0; b < g->size; b++)
         if (g->host[b] != g->my_host) {
             int64_t at = b * total + r->moved;
-            g->wire_all[2 * b] = wire_recv(r->out + at, (size_t)bytes, g->world[b], (int)tag);
-            g->wire_all[2 * b + 1] = wire_send(r->in + at, (size_t)bytes, g->world[b], (int)tag);
+            g->wire_all[2 * b] = wire_recv(r, r->out + at, (size_t)bytes, g->world[b], (int)tag);
+            g->wire_all[2 * b + 1] = wire_send(r, r->in + at, (size_t)bytes, g->world[b], (int)tag);
             group_moved(g, bytes);
         }
     r->moved += bytes;

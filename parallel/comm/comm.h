@@ -110,6 +110,10 @@ void comm_threads(int threads);
 /* Whether ranks times threads fit the cores of the host, as comm_threads has found. */
 int comm_cores_suffice(void);
 
+/* Whether the bytes of groups opened from now on travel with hashes, in shared memory and between hosts. A
+ * piece that arrives with other bytes ends the job with EXIT_COMM. The same on all ranks. Local. */
+void comm_checksums(int on);
+
 /* A rank's part, in bytes, of the memory that a group on one host shares after large messages. */
 size_t comm_workspace(void);
 

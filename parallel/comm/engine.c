@@ -210,7 +210,8 @@ Token engine_submit(Queue *q, const Request *given)
     r->next = NULL;
     r->token = (Token)generations << 32 | place;
     r->start = start;
-    r->flight = flight_op(r->flight_group, (int)r->kind, r->peer, ++q->submitted, r->payload, 0);
+    r->number = ++q->submitted;
+    r->flight = flight_op(r->flight_group, (int)r->kind, r->peer, r->number, r->payload, 0);
     Token token = r->token;
     if (q->tail)
         q->tail->next = r;

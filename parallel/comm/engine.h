@@ -44,6 +44,8 @@ struct Request {
     int begun;                     /* bool: cut into steps */
     int64_t moved;                 /* send, recv, all_to_all between hosts: bytes so far */
     int wire;                      /* send, recv between hosts: the message under way; -1: none */
+    int checked;                   /* bool: its bytes travel with hashes (checksum.h) */
+    int64_t number;                /* of the operations of its queue, from 1 on */
     int flight_group;              /* for the flight record: of flight_group */
     int peer;                      /* for the flight record: world rank of a message's other end; -1: none */
     int64_t flight;                /* number in the flight record; 0: none */

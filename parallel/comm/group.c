@@ -14,6 +14,9 @@
 #define GATHER_BYTES (256 << 10)
 #define WIRE_PIECE_BYTES (64 << 10)    /* between hosts shorter messages cost more than they overlap */
 
+static int checksums;              /* bool: groups opened from now on are checked */
+void comm_checksums(int on) { checksums = on; }
+
 /* ---- the plan ---- */
 
 static int *ints(int n) { return xcalloc((size_t)n, sizeof(int)); }
@@ -56,8 +59,9 @@ static void plan_hosts(Group *g)
 Group *group_plan(const char *name, int id, const int *member, int n, const int *host_of, int my_rank)
 {
     Group *g = xcalloc(1, sizeof *g);
-    *g = (Group){.name = name, .id = id, .rank = -1, .size = n, .fd = -1, .world = ints(n), .host = ints(n),
-                 .local = ints(n), .bell = ints(n), .owner = ints(n), .place = ints(n), .duty = ints(n)};
+    *g = (Group){.name = name, .id = id, .rank = -1, .size = n, .fd = -1, .checked = checksums,
+                 .world = ints(n), .host = ints(n), .local = ints(n), .bell = ints(n), .owner = ints(n),
+                 .place = ints(n), .duty = ints(n)};
     for (int r = 0; r < n; r++) {
         int first = 0;
         while (host_of[member[first]] != host_of[member[r]])
@@ -87,6 +91,8 @@ Group *group_plan(const char *name, int id, const int *member, int n, const int 
     g->slot_bytes[GATHER] = (size_t)g->most_duties * WIRE_PIECE_BYTES;
     if (g->slot_bytes[GATHER] < GATHER_BYTES)
         g->slot_bytes[GATHER] = GATHER_BYTES;
+    g->slot_sums[SCATTER] = ((size_t)n + 7) / 8 * 8;     /* whole cache lines */
+    g->slot_sums[GATHER] = ((size_t)g->most_duties + 7) / 8 * 8;
     g->out = xcalloc((size_t)n, sizeof *g->out);
     g->in = xcalloc((size_t)n, sizeof *g->in);
     g->source = xcalloc((size_t)n, sizeof *g->source);
@@ -114,10 +120,15 @@ static size_t control_bytes(const Group *g)
     return pages((size_t)g->m * (4 * sizeof(Counter) + sizeof(Signature)));
 }
 static size_t channel_bytes(const Group *g, int k) { return pages((size_t)g->m * DEPTH * g->slot_bytes[k]); }
+static size_t sums_bytes(const Group *g, int k)
+{
+    return pages((size_t)g->m * DEPTH * g->slot_sums[k] * sizeof(uint64_t));
+}
 static size_t pair_bytes(void) { return pages(sizeof(PairHead)) + (size_t)PAIR_SLOT * PAIR_SLOTS; }
 static size_t shared_bytes(const Group *g)
 {
-    return control_bytes(g) + channel_bytes(g, SCATTER) + channel_bytes(g, GATHER);
+    return control_bytes(g) + channel_bytes(g, SCATTER) + channel_bytes(g, GATHER) + sums_bytes(g, SCATTER) +
+           sums_bytes(g, GATHER);
 }
 
 static _Noreturn void no_memory(const Group *g, const char *what)
@@ -152,6 +163,8 @@ void group_segment_map(Group *g, int fd)
     g->signature = (Signature *)(c + 4 * (size_t)g->m);
     g->slots[SCATTER] = g->map + control_bytes(g);
     g->slots[GATHER] = g->slots[SCATTER] + channel_bytes(g, SCATTER);
+    g->sums[SCATTER] = (uint64_t *)(g->slots[GATHER] + channel_bytes(g, GATHER));
+    g->sums[GATHER] = (uint64_t *)((char *)g->sums[SCATTER] + sums_bytes(g, SCATTER));
 }
 
 Pair *group_message_pair(Group *g, int from, int to)

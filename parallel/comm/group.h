@@ -34,6 +34,7 @@ typedef struct {
     int64_t total;                 /* bytes of the message */
     uint32_t type;                 /* Dtype of the message */
     uint32_t first;                /* bool: first piece of the message */
+    uint64_t sum;                  /* as piece_sum */
 } GroupPiece;
 typedef struct {
     _Alignas(64) _Atomic int64_t sent;     /* pieces, by the writer */
@@ -72,6 +73,9 @@ typedef struct {
     Signature *signature;          /* [m] */
     char *slots[2];                /* [channel] [m][DEPTH] slots */
     size_t slot_bytes[2];          /* [channel] */
+    int checked;                   /* bool: operations are checked */
+    uint64_t *sums[2];             /* [channel] [m][DEPTH][slot_sums]: piece_sum of a slot's pieces */
+    size_t slot_sums[2];           /* [channel] */
     char *map;                     /* the segment, without the pairs */
     size_t map_bytes;
 
@@ -114,6 +118,11 @@ int group_world(const Comm *c, int rank);
 static inline char *group_slot(const Group *g, int channel, int member, int64_t step)
 {
     return g->slots[channel] + ((size_t)member * DEPTH + (size_t)(step % DEPTH)) * g->slot_bytes[channel];
+}
+
+static inline uint64_t *group_sums(const Group *g, int channel, int member, int64_t step)
+{
+    return g->sums[channel] + ((size_t)member * DEPTH + (size_t)(step % DEPTH)) * g->slot_sums[channel];
 }
 
 /* Raises this member's counter and rings the members that may wait for it. A member waits for the counters

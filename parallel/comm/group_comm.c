@@ -9,7 +9,7 @@ static Token submit(Comm *c, Operation o)
     Request r = {.group = g, .kind = o.kind, .name = g->name, .type = o.type, .op = o.op, .in = o.in,
                  .out = o.out, .n = o.n, .root = o.root, .wire = -1, .advance = collective_advance,
                  .flight_group = g->flight, .peer = -1, .stats = &g->stats,
-                 .payload = comm_payload(c, o.kind, o.n, o.type, o.root)};
+                 .checked = g->checked, .payload = comm_payload(c, o.kind, o.n, o.type, o.root)};
     Queue *q = &g->queue;
     if (o.kind == COMM_SEND || o.kind == COMM_RECV) {
         BUG_ON(o.root == g->rank /* a message to oneself */);

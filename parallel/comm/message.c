@@ -1,5 +1,6 @@
 /* message -- sends and receives. Between ranks of one host a message goes piece by piece through slots of
  * shared memory: the receiver copies out while the sender copies in. A send is done when all is in slots. */
+#include "checksum.h"
 #include "group.h"
 #include "job.h"
 #include "wire.h"
@@ -50,7 +51,9 @@ static int send_pieces(Request *r, Group *g)
         int64_t bytes = total - r->moved < PAIR_SLOT ? total - r->moved : PAIR_SLOT;
         uint32_t slot = take_slot(p);
         memcpy(p->slots + (size_t)slot * PAIR_SLOT, r->in + r->moved, (size_t)bytes);
-        h->piece[sent % PAIR_SLOTS] = (GroupPiece){slot, (uint32_t)bytes, total, r->type, r->moved == 0};
+        h->piece[sent % PAIR_SLOTS] =
+            (GroupPiece){slot, (uint32_t)bytes, total, r->type, r->moved == 0,
+                         piece_sum(r, r->in + r->moved, (size_t)bytes)};
         atomic_store(&h->sent, sent + 1);
         r->moved += bytes;
         job_ring(peer);
@@ -63,7 +66,8 @@ static int send_pieces(Request *r, Group *g)
 /* Dies unless the piece belongs to the message that this rank expects. */
 static void check_piece(const Group *g, const Request *r, const GroupPiece *piece)
 {
-    if (piece->total != total_bytes(r) || piece->type != r->type || piece->first != (r->moved == 0))
+    if (piece->total != total_bytes(r) || piece->type != r->type || piece->first != (r->moved == 0) ||
+        piece->slot >= PAIR_SLOTS || piece->bytes > PAIR_SLOT || piece->bytes > piece->total - r->moved)
         die(EXIT_BUG, "comm-mismatch", "group %s: rank %d sent %lld bytes of %s, rank %d receives %lld of "
             "%s; change: please report this line with your config", g->name, r->root, (long long)piece->total,
             piece->type < DTYPES ? dtype_name(piece->type) : "?", g->rank, (long long)total_bytes(r),
@@ -80,6 +84,7 @@ static int recv_pieces(Request *r, Group *g)
         GroupPiece piece = h->piece[taken % PAIR_SLOTS];
         check_piece(g, r, &piece);
         memcpy(r->out + r->moved, p->slots + (size_t)piece.slot * PAIR_SLOT, piece.bytes);
+        piece_check(r, r->out + r->moved, piece.bytes, piece.sum, g->world[r->root]);
         r->moved += piece.bytes;
         atomic_store(&h->taken, ++taken);
         if (atomic_load(&h->blocked)) {
@@ -102,8 +107,8 @@ static int over_the_wire(Request *r, Group *g)
             return 1;
         }
         int64_t bytes = total - r->moved < WIRE_BYTES ? total - r->moved : WIRE_BYTES;
-        r->wire = r->kind == COMM_SEND ? wire_send(r->in + r->moved, (size_t)bytes, peer, tag)
-                                       : wire_recv(r->out + r->moved, (size_t)bytes, peer, tag);
+        r->wire = r->kind == COMM_SEND ? wire_send(r, r->in + r->moved, (size_t)bytes, peer, tag)
+                                       : wire_recv(r, r->out + r->moved, (size_t)bytes, peer, tag);
         r->moved += bytes;
         group_moved(g, bytes);
         moved = 1;

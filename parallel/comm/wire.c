@@ -1,28 +1,42 @@
 /* wire -- messages between hosts, over MPI */
 #include "wire.h"
-#include "engine.h"
+#include "checksum.h"
 #include "job.h"
 #include <mpi.h>
 
 static MPI_Comm world;
 static const int *place_of;                /* [world] as in wire_open */
 
-static MPI_Request *wire;
+#define BLOCK 64                   /* messages are allocated in blocks, which never move */
+
+typedef struct {
+    MPI_Request bytes, hash;       /* hash: not started if the operation is not checked */
+    const Request *r;
+    const void *p;
+    size_t n;                      /* bytes */
+    int from;                      /* world rank; -1: sent by this rank */
+    uint64_t sum;
+} Wire;
+
+static Wire **block;               /* [blocks][BLOCK] */
 static int *vacant_wire;
-static int wires, nvacant;
+static int blocks, nvacant;
 
 static int new_wire(void)
 {
     if (!nvacant) {
-        wire = xrealloc(wire, (size_t)(wires + 64) * sizeof *wire);
-        vacant_wire = xrealloc(vacant_wire, (size_t)(wires + 64) * sizeof *vacant_wire);
-        for (int i = 63; i >= 0; i--)
-            vacant_wire[nvacant++] = wires + i;
-        wires += 64;
+        block = xrealloc(block, (size_t)(blocks + 1) * sizeof *block);
+        block[blocks] = xcalloc(BLOCK, sizeof **block);
+        vacant_wire = xrealloc(vacant_wire, (size_t)(blocks + 1) * BLOCK * sizeof *vacant_wire);
+        for (int i = BLOCK - 1; i >= 0; i--)
+            vacant_wire[nvacant++] = blocks * BLOCK + i;
+        blocks++;
     }
     engine_wires(1);
     return vacant_wire[--nvacant];
 }
+
+static Wire *find(int id) { return &block[id / BLOCK][id % BLOCK]; }
 
 void wire_check(int rc, const char *what)
 {
@@ -41,19 +55,27 @@ void wire_open(int communicator, const int *place)
     place_of = place;
 }
 
-int wire_send(const void *p, size_t bytes, int to, int tag)
+int wire_send(const Request *r, const void *p, size_t bytes, int to, int tag)
 {
     int id = new_wire();
-    wire_check(MPI_Isend(p, (int)bytes, MPI_BYTE, to, tag, world, &wire[id]), "send");
+    Wire *w = find(id);
+    *w = (Wire){MPI_REQUEST_NULL, MPI_REQUEST_NULL, r, p, bytes, -1, piece_sum(r, p, bytes)};
+    wire_check(MPI_Isend(p, (int)bytes, MPI_BYTE, to, tag, world, &w->bytes), "send");
+    if (r->checked)
+        wire_check(MPI_Isend(&w->sum, sizeof w->sum, MPI_BYTE, to, tag, world, &w->hash), "send");
     if (place_of[to] >= 0)                 /* same real host: its ranks may sleep */
         job_ring(place_of[to]);
     return id;
 }
 
-int wire_recv(void *p, size_t bytes, int from, int tag)
+int wire_recv(const Request *r, void *p, size_t bytes, int from, int tag)
 {
     int id = new_wire();
-    wire_check(MPI_Irecv(p, (int)bytes, MPI_BYTE, from, tag, world, &wire[id]), "receive");
+    Wire *w = find(id);
+    *w = (Wire){MPI_REQUEST_NULL, MPI_REQUEST_NULL, r, p, bytes, from, 0};
+    wire_check(MPI_Irecv(p, (int)bytes, MPI_BYTE, from, tag, world, &w->bytes), "receive");
+    if (r->checked)
+        wire_check(MPI_Irecv(&w->sum, sizeof w->sum, MPI_BYTE, from, tag, world, &w->hash), "receive");
     return id;
 }
 
@@ -62,9 +84,14 @@ int wire_done(int *id)
     int done;
     if (*id < 0)
         return 1;
-    wire_check(MPI_Test(&wire[*id], &done, MPI_STATUS_IGNORE), "test");
+    Wire *w = find(*id);
+    wire_check(MPI_Test(&w->bytes, &done, MPI_STATUS_IGNORE), "test");
+    if (done && w->hash != MPI_REQUEST_NULL)
+        wire_check(MPI_Test(&w->hash, &done, MPI_STATUS_IGNORE), "test");
     if (!done)
         return 0;
+    if (w->from >= 0)
+        piece_check(w->r, w->p, w->n, w->sum, w->from);
     vacant_wire[nvacant++] = *id;
     *id = -1;
     engine_wires(-1);

@@ -2,7 +2,7 @@
  * wire_done under the engine's lock. */
 #ifndef WIRE_H
 #define WIRE_H
-#include <stddef.h>
+#include "engine.h"
 
 /* Call it once, before the first message.
  *   communicator  in            of the world, as MPI_Comm_c2f gives it
@@ -12,9 +12,11 @@ void wire_open(int communicator, const int *place);
 
 /* They return a number that names the message until wire_done, which returns 1 and sets it to -1 when the
  * message is through, or it was -1 before.
+ *   r        in                the operation. If it is checked, a message of 8 bytes follows with the hash,
+ *                              and the receiver's wire_done checks it (checksum.h)
  *   tag      in                id of the group * TAGS + one of the tags below */
-int wire_send(const void *p, size_t bytes, int to, int tag);
-int wire_recv(void *p, size_t bytes, int from, int tag);
+int wire_send(const Request *r, const void *p, size_t bytes, int to, int tag);
+int wire_recv(const Request *r, void *p, size_t bytes, int from, int tag);
 int wire_done(int *id);
 enum { TAG_PARTIAL, TAG_BLOCK, TAG_MESSAGE, TAG_EXCHANGE, TAGS };
 

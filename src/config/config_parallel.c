@@ -66,6 +66,9 @@ void rules_world(Check *k, int world)
          c->device != DEVICE_CUDA && c->distributed_backend != DISTRIBUTED_BACKEND_MPI,
          "%s carries what lies in a GPU's memory; use mpi, or device: cuda",
          options[OPT_distributed_backend].choices[c->distributed_backend]);
+    RULE(ON2(comm_checksums, distributed_backend),
+         c->comm_checksums && c->distributed_backend == DISTRIBUTED_BACKEND_NCCL,
+         "NCCL's messages have no hashes; set comm_checksums: false, or distributed_backend: staged");
     RULE(ON2(params_dtype, device), c->device == DEVICE_CUDA && c->params_dtype == PARAMS_DTYPE_FP64,
          "device cuda computes in fp32, bf16 and fp16; use one of them, or device: cpu");
     RULE(ON2(num_distributed_optimizer_instances, context_parallel_size),

@@ -16,6 +16,7 @@ static int launched_rank(const Config *cfg)
 void run_grid(Grid *g, const Config *cfg)
 {
     GridSpec spec = run_spec(cfg);
+    comm_checksums(cfg->comm_checksums);
     grid_open(g, &spec, cfg->world, launched_rank(cfg));
 }
 

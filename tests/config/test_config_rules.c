@@ -56,6 +56,8 @@ static const struct { const char *args; int world; const char *says; int n;
      "16|micro_batch_size=1|tensor_model_parallel_size=2|sequence_parallel=true|tp_comm_overlap=true",
      2, "1 x seq_length 16 is not a multiple of 16 x tensor_model_parallel_size 2"},
     {"distributed_backend=nccl", 1, "nccl carries what lies in a GPU's memory; use mpi, or device: cuda"},
+    {"distributed_backend=nccl|device=cuda|comm_checksums=true", 1, "NCCL's messages have no hashes"},
+    {"distributed_backend=staged|device=cuda|comm_checksums=true", 1, NULL},
     {"distributed_backend=staged", 1, "staged carries what lies in a GPU's memory"},
     {"num_distributed_optimizer_instances=3", 4,
      "3 copies do not divide data parallel 4 x context 1; nearest: 2 or 4", 2},

@@ -1,6 +1,6 @@
 /* test_comm -- every operation of every group, under a launcher: integers compared byte for byte,
  * poisoned outputs, many operations in flight, floats against sums formed here in the documented order.
- * Arguments: none, a seed, or `lost SITE` for tests/parallel/rank_lost.sh. GRIDIRON_RANKS_PER_HOST
+ * Arguments: none, a seed (odd: with checksums), or `lost SITE` for tests/parallel/rank_lost.sh. GRIDIRON_RANKS_PER_HOST
  * splits the ranks of this host in groups that act as separate hosts. */
 #include "grid.h"
 #include "half.h"
@@ -561,6 +561,7 @@ int main(int argc, char **argv)
         return lost(argv[2]);
     if (argc > 1)
         seed = strtoull(argv[1], NULL, 10) << 32;
+    comm_checksums(seed >> 32 & 1);
     layouts();
     return test_end();
 }
