@@ -16,7 +16,7 @@ run() { # NAME KEY=VALUE ...
 }
 # moe NAME DIGITS: the routers' part of each line, numbers with so many digits
 moe() {
-    sed -n 's/.*\("moe_aux_loss.*\), "run_id.*/\1/p' "$work/$1/metrics.jsonl" |
+    sed -nE '/"moe_aux_loss/{s/.*("moe_aux_loss.*), "run_id.*/\1/; s/, "(comm|stragglers)": .*//; p}' "$work/$1/metrics.jsonl" |
         awk -v digits="$2" '{
             gsub(/[][{},:]/, " & ")
             for (i = 1; i <= NF; i++) printf "%s ", $i ~ /^[0-9.e+-]+$/ ? sprintf("%." digits "g", $i) : $i
