@@ -2,7 +2,7 @@
 # make test       builds and runs the test suite        make test DEBUG=1   under ASan and UBSan
 # make demo       a small GPT on English text           make bench          speed beside PyTorch's
 # make test-X     what is too long for the suite, or needs more than it has; tests/README.md says what each shows:
-#                 layouts kill failures goodput hangs stragglers restarts launch hosts slurm kubernetes seeds same readme bare emulation
+#                 layouts kill failures goodput hangs stragglers restarts launch hosts network slurm kubernetes seeds same readme bare emulation
 #                 huggingface portable valgrind
 # make fuzz MINUTES=n      every reader of files under libFuzzer (needs clang)
 # make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver, on the CPU)     ARCHS=90a: for one kind
@@ -344,6 +344,9 @@ test-launch: tests train
 test-hosts: tests train
 	BUILD=$(BUILD) TRAIN=$(CURDIR)/$(BUILD)/train tests/scripts/hosts.sh long
 
+test-network: tests train
+	BUILD=$(BUILD) TRAIN=$(CURDIR)/$(BUILD)/train tests/scripts/network.sh
+
 test-kubernetes: train
 	tests/scripts/kubernetes.sh
 
@@ -392,6 +395,6 @@ clean:
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
-.PHONY: all tests fuzz cuda-tests test test-emulation docs demo bench bench-schedules test-failures test-goodput test-hangs test-stragglers test-memory test-restarts test-kill test-launch test-hosts test-layouts \
+.PHONY: all tests fuzz cuda-tests test test-emulation docs demo bench bench-schedules test-failures test-goodput test-hangs test-stragglers test-memory test-restarts test-kill test-launch test-hosts test-network test-layouts \
         test-slurm test-kubernetes test-readme test-bare test-seeds test-same test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:
