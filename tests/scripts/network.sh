@@ -1,7 +1,7 @@
 #!/bin/bash
 # tests/scripts/network.sh -- jobs over the three hosts of namespaces.sh while the network between g3 and the
-# others has faults, which test_relay makes: delay, loss, cuts in one or both directions, ports that a firewall
-# drops. A fault that passes leaves no trace; one that stays ends the job with one line and 7 on both
+# others has faults, which test_relay makes: delay, loss, cuts in one or both directions, resets, ports that a
+# firewall drops. A fault that passes leaves no trace; one that stays ends the job with one line and 7 on both
 # sides, and with --restarts the job goes on when the network is back. Either way the bytes are those of an
 # undisturbed run. CASES: which cases; SEED: of the losses. Skipped where namespaces are forbidden.
 set -u
@@ -95,6 +95,26 @@ parted_again() {
     same whole "$work/run" "$2"
     wait_for 150 nobody || fail "$2: left are $(on g1) $(on g2) $(on g3)"
 }
+resets() { # a connection of the ranks is reset, then that of Open MPI's daemon on g3
+    undisturbed 150
+    begin 4 --restarts 9 $steps
+    wait_for 300 grep -q '^saved iteration' "$work/log" || fail "a reset: nothing is saved"
+    fault reset 1
+    wait $job
+    rc=$?
+    grep '^restart' "$work/log" | sed 's/^/# /'
+    [ $rc = 0 ] || fail "a reset: code $rc"
+    [ "$(count reset)" = 1 ] || fail "no frame became a reset"
+    [ "$(grep -c '^restart .*code 7, error.connection-lost. .* g[12] g3 ' "$work/log")" = 1 ] ||
+        fail "a reset: not one restart with the cause"
+    same whole "$work/run" "a reset"
+    begin 4 $steps
+    inside g3 ss -K state established sport = ":$(daemon_port)" > /dev/null
+    expect "a reset of the daemon's connection" 7 'host-lost\] .*g3'
+}
+daemon_port() { # of the connection between mpirun and g3's daemon
+    inside g3 ss -Htnp state established | awk '/"orted"/ && $3 ~ /^10/ { split($3, at, ":"); print at[2]; exit }'
+}
 firewall() { # ports that are dropped at the start: those of the daemons, then those of the ranks
     hosts_file 'g1 slots=1' 'g3 slots=1'
     rm -rf "$work/run"
@@ -111,7 +131,7 @@ tiny "$work/tiny.yaml" train.global_batch_size=60 optimizer.lr=0.001 fault.strag
 open_hosts
 open_relay
 export OMPI_MCA_oob_tcp_keepalive_time=1 OMPI_MCA_oob_tcp_keepalive_intvl=1 OMPI_MCA_oob_tcp_keepalive_probes=4
-for case in ${CASES:-delay loss heals parted parted_long one_way parted_again one_way_again firewall}; do
+for case in ${CASES:-delay loss heals parted parted_long one_way parted_again one_way_again resets firewall}; do
     began=$SECONDS before=$bad
     case $case in
     delay)         slow 5 0 "a delay of 5 ms" ;;

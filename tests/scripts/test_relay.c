@@ -1,7 +1,7 @@
 /* test_relay -- passes frames between two network cards of its own, with faults: tests/scripts/network.sh
  *
- * test_relay NEAR FAR COMMANDS SEED: makes the cards NEAR and FAR and passes every frame of one to the other. It
- * reads lines from the pipe COMMANDS, and prints its counts after each:
+ * test_relay NEAR FAR COMMANDS SEED: makes the cards NEAR and FAR and passes every frame of one to the
+ * other. It reads lines from the pipe COMMANDS, and prints its counts after each:
  *     delay MS        every frame waits so long
  *     loss N          N of 1,000 frames are lost, drawn from SEED
  *     cut MASK        1: frames from NEAR are lost, 2: from FAR, 3: both, 0: none
