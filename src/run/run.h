@@ -140,8 +140,30 @@ typedef struct {
     int64_t iteration;         /* of `kept` */
 } RunSdc;
 
+/* What a rank brings to its groups in a step that runs for comparison: hashes, in the order of the calls. */
+typedef struct {
+    int64_t n;
+    uint64_t *sum;             /* [room] on the device */
+    double *time;              /* [room] s, the time of the call */
+} RerunPass;
+#define RERUN_PASSES 4
+#define RERUN_GROUPS 16
+enum { EXIT_TRANSIENT = 16, EXIT_PERSISTENT = 17 };    /* a step that ran again disagreed; beside base.h's */
+
+/* Steps that run twice (sdc_rerun). */
+typedef struct {
+    Device *dev;
+    int apart, comparing;      /* bools: device and host have separate memories; this step runs twice */
+    int64_t room, shift;       /* hashes of a pass; samples from this rank's to those of the first pass */
+    RerunPass pass[RERUN_PASSES], *now;    /* now: that is recorded; NULL: none */
+    int ncomm, ndata;          /* groups; the first ndata of them are data ranks */
+    Comm *comm[RERUN_GROUPS];
+    Token (*start[RERUN_GROUPS])(Comm *c, Operation o);    /* their own start */
+} RunRerun;
+
 /* The list that runs now. */
 typedef struct {
+    int64_t shift;             /* samples from this data rank's to those that it takes */
     int64_t ticket;            /* read_wait's, for the verdict of this step */
     Metrics *metrics;          /* of this step; NULL: STEP does not update the parameters */
     const Batch *(*feed)(void *run, int mb);   /* gives microbatch mb; default: from `source` */
@@ -169,6 +191,7 @@ typedef struct {
     RunFlight flight;
     Spikes spikes;
     RunSdc sdc;
+    RunRerun rerun;
     RunStep step;
     Loader *loader;            /* the training split; opened by the caller */
     Trace trace;               /* the timeline of the steps that trace_steps lists */

@@ -118,6 +118,7 @@ void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
     if (r->use != RUN_FORWARD)
         optimizer_open(&r->opt, c, &r->params, dev, run);
     sdc_open(r, run);
+    rerun_open(r, dev, run);
     mem->optimizer += grown(run, &before);
     model_open(&r->model, c, &r->grid, &r->plan.shape, dev, &r->params, slots, lists_split(c, &r->plan.shape),
                r->plan.fp8_recast, r->generation.kv_length ? r->generation.kv_length : c->seq_length, run,
@@ -152,6 +153,7 @@ void run_layout_give(Run *r)
 {
     routers_close(r);
     sdc_close(r);
+    rerun_close(r);
     model_close(&r->model);
     optimizer_close(&r->opt);
     free(r->generation.cache.k);

@@ -31,6 +31,7 @@ static void stage_reduce(void *run, const Instr *i) { data_reduce(data_of(run), 
 static void stage_tied(void *run, const Instr *i)
 {
     (void)i;
+    rerun_pause(run);
     data_wait_grads(data_of(run));
     data_tied(data_of(run));
 }
@@ -40,7 +41,7 @@ static const Batch *next_batch(void *run, int mb)
 {
     Run *r = run;
     int64_t n = r->cfg->micro_batch_size * r->grid.size[AXIS_DP];
-    return r->step.source ? loader_get(r->step.source, r->step.source_first + mb * n, n) : NULL;
+    return r->step.source ? loader_get(r->step.source, r->step.source_first + r->step.shift + mb * n, n) : NULL;
 }
 
 /* ---- the end of a step ---- */
@@ -79,6 +80,7 @@ static void update(Run *r, Metrics *m)
     const Config *c = r->cfg;
     m->loss_scale = r->opt.loss_scale.scale;
     m->learning_rate = lr_at(c, r->progress.consumed_samples);
+    rerun_compare(r);
     sdc_verify(r);
     r->sdc.sealed = 0;
     if (scale_allows(r)) {
@@ -115,6 +117,7 @@ static void stage_step(void *run, const Instr *i)
     Comm *all = &r->grid.all;
     int64_t batch = config_batch_at(r->cfg, r->progress.consumed_samples);
     (void)i;
+    rerun_pause(r);
     data_wait_grads(&r->params.data);
     all->wait(all, all->all_reduce(all, r->model.sums, 2, F64, OP_SUM));
     router_stats_reduce(&r->model.routers, all);
@@ -238,16 +241,18 @@ void run_step(Run *r, const Metrics *so_far)
     RunProgress *p = &r->progress;
     Launched *s = &r->flight.step[r->flight.launched % STEPS_OPEN];
     Metrics *m = &s->m;
-    double waited = waited_for_data(r);
     int64_t batch = config_batch_at(c, p->consumed_samples);
     BUG_ON(run_open_steps(r) == STEPS_OPEN);
     *s = (Launched){.m = *so_far, .consumed_samples = p->consumed_samples, .start = now(),
                     .limits = spikes_limits(&r->spikes, c, p->iteration + 1)};
     m->params_norm = m->num_zeros = NAN;
+    flight_phase(PHASE_STEP);
+    if (c->sdc_rerun && (p->iteration + 1) % c->sdc_check_interval == 0)
+        rerun_first(r);
+    double waited = waited_for_data(r);
     r->step.metrics = m;
     r->stage.mark = mark;
     trace_step(&r->trace, p->iteration + 1);
-    flight_phase(PHASE_STEP);
     r->step.loader_waited = waited;
     own_begin(&r->own);
     launch(r);

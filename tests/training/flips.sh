@@ -57,6 +57,18 @@ job() {
     [ $rc = "$code" ] || fail "$flip $*: code $rc"
     grep -q '^flipped ' "$work/log" || fail "$flip $*: nothing flipped"
 }
+# computed CODE FAULT WHO SETTING... -- the job ends with CODE and names WHO
+computed() {
+    code=$1 fault=$2 who=$3; shift 3
+    rm -rf "$work/run"
+    WRONG=$fault TRAIN=$flipping timeout 250 "$launch" -n 4 "$work/tiny.yaml" save="$work/run" sdc_rerun=true \
+        sdc_check_interval=2 "$@" > "$work/log" 2>&1 < /dev/null
+    rc=$?
+    [ $rc = "$code" ] || fail "$fault $*: code $rc"
+    [ $code = 0 ] || grep -q "^error\\[${fault##* }\\] .*iteration 4: $who comput" "$work/log" ||
+        fail "$fault $*: another rank is named"
+}
+host='on host [^ ]*'
 model='tensor_model_parallel_size=2 pipeline_model_parallel_size=2'
 data='data_parallel_sharding_strategy=optim params_dtype=bf16'
 restarts=
@@ -72,6 +84,16 @@ restarts=
     job 5 '2 F 2 weight 8' sdc_check_interval=100
     [ "$(errors)" = 1 ] && grep -q '^error\[replicas\] .*after iteration 4, rank 2 on host .*group dp' "$work/log" || fail "a replica"
     [ -z "$(ls "$work/run/checkpoints")" ] || fail "a checkpoint holds the flip"
+    # a product that is wrong: in the first pass, in the second, each time; a plain run, and one that is not looked at
+    computed 0 '9 4 0 none' '' $data
+    same data "$work/run" 'a run whose steps are compared'
+    computed 0 '1 5 3 transient' '' $model
+    computed 16 '0 4 30 transient' "rank 0 $host" $model
+    computed 16 '1 4 3 transient' "rank 1 $host" $model
+    computed 16 '2 4 40 transient' "rank 2 $host" $data
+    computed 17 '2 4 0 persistent' "rank 2 $host" $data
+    computed 17 '3 4 0 persistent' "rank 1 $host or rank 3 $host" tensor_model_parallel_size=2 \
+        data_parallel_sharding_strategy=optim_grads_params
     restarts='--restarts 2'
     job 0 '1 F 7 weight 9' $data
     same data "$work/run" "a weight that flipped"

@@ -1,13 +1,15 @@
 /* test_flips -- the executable with bits that flip, for tests/training/flips.sh
  *
- * The linker wraps comm_note, run_check and all_ok (Makefile); all else is the program itself.
+ * The linker wraps comm_note, run_check, all_ok and cpu_open (Makefile); all else is the program itself.
  *
  * FLIPS="COUNT SEED": before the first step COUNT trials on a run that stands still, each with a random rank,
  * tensor and bit: a flip after the hashes were taken, a flip before replicas are compared, and no flip. Then
  * the bit flips back, and the next trial follows. Rank 0 prints one line of counts.
  * FLIP="RANK SITE ITERATION SUFFIX SEED": a bit of a tensor of rank RANK whose name ends in SUFFIX (.master,
  * .exp_avg, .exp_avg_sq; weight: any weight) flips at the rank's comm_note of SITE in that iteration,
- * once. */
+ * once.
+ * WRONG="RANK ITERATION SKIP HOW": the product of a linear layer on rank RANK has a wrong element in that
+ * iteration, after SKIP right ones; HOW transient: once; persistent: in every later product, too. */
 #include "job.h"
 #include "run_layout.h"
 #include <setjmp.h>
@@ -16,6 +18,8 @@
 #include <string.h>
 
 static Run *run;
+static int me;          /* world rank */
+static long long noted; /* iteration of the last comm_note */
 static jmp_buf caught;
 static int trying;      /* bool: all_ok returns to the trial */
 static char said[2048]; /* what the rank that speaks would have printed; "" */
@@ -183,19 +187,51 @@ void __wrap_comm_note(const char *text)
 {
     const char *want = getenv("FLIP");
     static int done;
-    int rank = 0, victim;
+    int victim;
     long long iteration, seed;
     char site[16], suffix[32];
     __real_comm_note(text);
-    job_launched(&rank);
+    const char *of = strstr(text, " of iteration ");
+    job_launched(&me);
+    noted = of ? atoll(of + 14) : noted;
     if (done || !run || !want ||
         sscanf(want, "%d %15s %lld %31s %lld", &victim, site, &iteration, suffix, &seed) < 5)
         return;
-    const char *of = strstr(text, " of iteration ");
-    if (rank != victim || !of || strncmp(text, site, strlen(site)) || atoll(of + 14) != iteration)
+    if (me != victim || !of || strncmp(text, site, strlen(site)) || noted != iteration)
         return;
     done = 1;
     Flip f = choose(suffix, random_of(seed, 0, 0));
     flip(&f);
     fprintf(stderr, "flipped %s%s\n", f.what->tensor, f.what->suffix);
+}
+
+/* ---- wrong products ---- */
+
+void __real_cpu_open(Device *d, Dtype real, const char *isa, int threads);
+void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads);
+
+static void (*right)(Device *d, Mat y, Mat x, Mat w, Mat bias);
+
+static void wrong(Device *d, Mat y, Mat x, Mat w, Mat bias)
+{
+    static int skipped, done;
+    const char *text = getenv("WRONG");
+    int victim, skip;
+    long long iteration;
+    char how[16];
+    right(d, y, x, w, bias);
+    if (!text || sscanf(text, "%d %lld %d %15s", &victim, &iteration, &skip, how) < 4)
+        return;
+    int transient = !strcmp(how, "transient");
+    if (me != victim || (transient ? done || noted != iteration : noted < iteration) || skipped++ < skip)
+        return;
+    done = 1;
+    ((unsigned char *)y.p)[5] ^= 16;
+}
+
+void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads)
+{
+    __real_cpu_open(d, real, isa, threads);
+    right = d->linear;
+    d->linear = wrong;
 }
