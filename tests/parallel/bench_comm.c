@@ -1,5 +1,5 @@
-/* bench_comm [megabytes [rounds]] -- two or more ranks of one host: all-reduce of 64 MB in turn with
- * MPI_Allreduce in the same run; then messages between ranks 0 and 1. Prints medians of 15 rounds.
+/* bench_comm [megabytes [rounds [checksums]]] -- two or more ranks of one host: all-reduce of 64 MB in turn
+ * with MPI_Allreduce in the same run; then messages between ranks 0 and 1. Prints medians of 15 rounds.
  *     TRAIN=build/cpu/bench_comm scripts/launch -n 2
  * scripts/launch turns off MPI's copies between processes through the kernel. Plain mpirun with
  * OMPI_MCA_btl_vader_single_copy_mechanism=cma in the environment turns them on. */
@@ -96,6 +96,7 @@ int main(int argc, char **argv)
         die(EXIT_CONFIG, "usage",
             "two ranks at least; change: TRAIN=build/cpu/bench_comm scripts/launch -n 2");
     grid_parse_order("tp-cp-ep-dp-pp", spec.order);
+    comm_checksums(argc > 3 && atoi(argv[3]));
     grid_open(&g, &spec, world, rank);
     comm_threads(1);
     all_reduce(&g.all, bytes, rounds);

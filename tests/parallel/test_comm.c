@@ -1,7 +1,7 @@
 /* test_comm -- every operation of every group, under a launcher: integers compared byte for byte,
  * poisoned outputs, many operations in flight, floats against sums formed here in the documented order.
- * Arguments: none, a seed (odd: with checksums), or `lost SITE` for tests/parallel/rank_lost.sh. GRIDIRON_RANKS_PER_HOST
- * splits the ranks of this host in groups that act as separate hosts. */
+ * Arguments: none, a seed (odd: with checksums), or `lost SITE` for tests/parallel/rank_lost.sh.
+ * GRIDIRON_RANKS_PER_HOST splits the ranks of this host in groups that act as separate hosts. */
 #include "grid.h"
 #include "half.h"
 #include "job.h"

@@ -2,7 +2,8 @@
 # tests/training/flips.sh [N] -- bits that flip in weights, masters and moments. On runs that stand still: every flip is
 # found, between updates by the rank's own hashes, before them in replicas; the line names tensor and rank; nothing is
 # reported without a flip. In jobs: the run ends with 5, no checkpoint holds the flip, and under --restarts it ends with
-# the bytes of an undisturbed one. With N: that many trials over many layouts.
+# the bytes of an undisturbed one. With N: that many trials over many layouts. Bits that flip in messages: every flip that
+# changes a result is found, nothing is reported without one; in a job the run ends with 7.
 set -u
 work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} flipping=$PWD/$BUILD/test_flips bad=0
 . tests/tiny.sh
@@ -39,6 +40,22 @@ if [ "${1:-}" ]; then
     trials $n 8 num_moe_experts=4 expert_tensor_parallel_size=2 tensor_model_parallel_size=2 sequence_parallel=true moe_router_topk=2
 fi
 awk '{ f += $2; g += $4; n += $8; a += $10 } END { print "# " f " flips, " g " found; " n " trials without, " a " false alarms" }' "$work/counts"
+
+# messages NUMBER RANKS SETTING... -- flips in what the ranks send each other
+messages() {
+    number=$1 ranks=$2; shift 2
+    rm -rf "$work/run"
+    MESSAGES="$number $((seed += 1))" TRAIN=$PWD/$BUILD/test_messages timeout 250 "$launch" -n "$ranks" "$work/tiny.yaml" \
+        train_iters=1 comm_checksums=true "$@" save="$work/run" > "$work/log" 2>&1 < /dev/null || fail "messages, $ranks: $?"
+    grep '^messages ' "$work/log" | tee -a "$work/sent" | awk '{ exit !($4 && 5 * $6 > $4 && $6 == $8 && $10 && $12 == 0) }' ||
+        fail "messages, $ranks: a flip was missed, or something was found without one"
+}
+n=$((${1:-240} / 3))
+messages $n 2
+messages $n 4
+GRIDIRON_RANKS_PER_HOST=1 messages $n 3 global_batch_size=6
+[ -z "${1:-}" ] || GRIDIRON_RANKS_PER_HOST=2 messages $n 4
+awk '{ f += $6; g += $8; n += $10; a += $12 } END { print "# messages: " f " flips that changed a result, " g " found; " n " without, " a " false" }' "$work/sent"
 
 # job CODE FLIP SETTING... -- four ranks with FLIP in the first start
 cat > "$work/train" <<SH
@@ -102,5 +119,14 @@ restarts=
     job 0 '2 S 3 .exp_avg_sq 11' $model
     same model "$work/run" "a moment that flipped"
     grep -q '^restart 1 of 2: code 5, error\[memory\] ' "$work/log" && ! grep -q '^restart 2' "$work/log" || fail "restarts"
+    # in a message: one line, 7, and the restarted run ends with the same bytes
+    sed "s|exec \"[^\"]*test_flips\"|exec \"$PWD/$BUILD/test_messages\"|" "$work/train" > "$work/train.new"
+    cat "$work/train.new" > "$work/train"
+    rm -rf "$work/run" "$work"/starts.*
+    MESSAGE='1 6 3' TRAIN=$work/train timeout 250 "$launch" -n 4 $restarts "$work/tiny.yaml" save="$work/run" $model \
+        comm_checksums=true > "$work/log" 2>&1 < /dev/null || fail "a message that flipped: $?"
+    same model "$work/run" "a message that flipped"
+    grep -q '^restart 1 of 2: code 7, error\[message\] .*group .*, operation .* from rank [0-3] to rank 1 has changed' "$work/log" ||
+        fail "a message that flipped"
 }
 [ $bad = 0 ]

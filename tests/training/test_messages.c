@@ -20,6 +20,7 @@
 static int trying;      /* bool: what is found is counted */
 static int found;       /* bool: a piece of the trial has changed */
 static int left;        /* calls until the flip; < 0: none */
+static int messages_alone; /* bool: the flip hits a message, which its receiver has not taken yet */
 static int flipped;     /* bool: the flip was made */
 static uint64_t draws, seed;
 
@@ -57,7 +58,7 @@ static void flip(void *p, size_t bytes)
 int __wrap_collective_advance(Request *r)
 {
     Group *g = r->group;
-    if (left >= 0 && r->checked && r->begun && g->m > 1 && left-- == 0) {
+    if (left >= 0 && !messages_alone && r->checked && r->begun && g->m > 1 && left-- == 0) {
         int i = (g->me + 1 + (int)draw((uint64_t)g->m - 1)) % g->m;
         int k = r->small || r->kind == COMM_ALL_GATHER || r->kind == COMM_BROADCAST ? GATHER
                 : r->kind == COMM_REDUCE_SCATTER || r->kind == COMM_ALL_TO_ALL      ? SCATTER
@@ -120,7 +121,10 @@ void __wrap_piece_check(const Request *r, const void *p, size_t bytes, uint64_t 
 #define MOST 30000                     /* elements a rank: several steps and several pieces */
 
 /* Element i of what a rank brings. */
-static int32_t value(int rank, int64_t i) { return (int32_t)(philox(7, (uint64_t)i, (uint64_t)rank).v[0] >> 8); }
+static int32_t value(int rank, int64_t i)
+{
+    return (int32_t)(philox(7, (uint64_t)i, (uint64_t)rank).v[0] >> 8);
+}
 
 /* Element i of what this rank must have. */
 static int32_t wanted(const Comm *c, int kind, int64_t n, int64_t i)
@@ -194,8 +198,8 @@ static void trials(Comm *c, long long number)
         seen += all[2] && all[0] && all[1];
     }
     if (c->rank == 0)
-        printf("messages %ld flips %ld changed %ld found %ld without %ld false %ld\n", (long)number, (long)made,
-               (long)changed, (long)seen, (long)without, (long)alarms);
+        printf("messages %lld flips %ld changed %ld found %ld without %ld false %ld\n", number, made, changed,
+               seen, without, alarms);
 }
 
 /* ---- hooks ---- */
@@ -222,10 +226,10 @@ void __wrap_comm_note(const char *text)
     unsigned long long from;
     __real_comm_note(text);
     job_launched(&rank);
-    if (done || !want || !of || sscanf(want, "%d %lld %llu", &victim, &iteration, &from) < 3 || rank != victim ||
-        atoll(of + 14) < iteration)
+    if (done || !want || !of || sscanf(want, "%d %lld %llu", &victim, &iteration, &from) < 3 ||
+        rank != victim || atoll(of + 14) < iteration)
         return;
-    done = 1;
+    done = messages_alone = 1;
     seed = from;
     left = (int)draw(3);
 }
