@@ -1,4 +1,4 @@
-/* rerun -- a step is computed twice, and what each rank brings to its groups is compared: faults of computation
+/* rerun -- a step is computed twice, and what each rank brings to its groups is compared
  *
  * Before the step of a check, the same step runs without its update. Where there are several data ranks, each
  * of them then takes the samples of the next one, so that a rank that always computes wrong is seen by
@@ -190,7 +190,7 @@ typedef struct {
     char host[64];
 } Witness;
 
-/* The ranks one of which is wrong, by the first difference. Where that is between two ranks, both have also been
+/* The ranks one of which is wrong, by the first difference. Where that is between two, both have also been
  * compared with their other neighbours: the one that differs there, too, is wrong. */
 static void suspects(const Witness *w, int n, int pair[2])
 {
