@@ -72,7 +72,7 @@ void sdc_seal(Run *r);
 
 /* rerun.c, with sdc_rerun: memory of the hashes, from `run`, which may only count. rerun_first runs the step
  * that comes without its update, and has what follows recorded until rerun_pause, before gradients are
- * finished; rerun_compare, before the update, dies with EXIT_TRANSIENT or EXIT_PERSISTENT where both disagree,
+ * finished; rerun_compare dies with EXIT_TRANSIENT or EXIT_PERSISTENT where they disagree,
  * and does nothing without a rerun_first. Collective, but for rerun_pause. */
 void rerun_open(Run *r, Device *dev, Arena *run);
 void rerun_close(Run *r);

@@ -41,7 +41,8 @@ static const Batch *next_batch(void *run, int mb)
 {
     Run *r = run;
     int64_t n = r->cfg->micro_batch_size * r->grid.size[AXIS_DP];
-    return r->step.source ? loader_get(r->step.source, r->step.source_first + r->step.shift + mb * n, n) : NULL;
+    int64_t first = r->step.source_first + r->step.shift + mb * n;
+    return r->step.source ? loader_get(r->step.source, first, n) : NULL;
 }
 
 /* ---- the end of a step ---- */
