@@ -10,8 +10,8 @@ four=("g1 slots=2" "g2 slots=1" "g3 slots=1")
 
 open_relay() { # puts the relay between the switch and g3
     mkfifo "$work/commands"
-    inside gswitch "$BUILD/test_relay" near far "$work/commands" "${SEED:-1}" > "$work/counts" &
-    echo $! > "$work/relay.pid"
+    inside gswitch sh -c 'echo $$ > "$1"; shift; exec "$@"' - "$work/relay.pid" "$BUILD/test_relay" near far \
+        "$work/commands" "${SEED:-1}" > "$work/counts" &
     wait_for 50 inside gswitch ip link show far > /dev/null 2>&1 || skip "no cards of /dev/net/tun here"
     inside gswitch sh -c "ip link add island type bridge; ip link set near master switch
         ip link set far master island; ip link set port3 nomaster; ip link set port3 master island
