@@ -379,7 +379,8 @@ static void rules_rest(Check *k, ConfigUse use)
          "%ld is not a multiple of save_interval; nearest: %s", c->save_retain_interval,
          check_nearest_multiples(c->save_interval, c->save_retain_interval));
     RULE(ON2(sdc_rerun, sdc_check_interval), c->sdc_rerun && !c->sdc_check_interval,
-         "steps are computed again at the checks of sdc_check_interval, which is 0; set it, or sdc_rerun: false");
+         "steps are computed again at the checks of sdc_check_interval, which is 0; set it, or sdc_rerun: "
+         "false");
     RULE(ON2(on_spike, save_interval),
          (use & USE_STEPS) && c->on_spike == ON_SPIKE_REWIND && ABSENT(save_interval),
          "rewind goes back to a checkpoint, and none is saved; set save_interval, or on_spike: skip");
