@@ -174,9 +174,10 @@ one() { # RANKS options...: compares a run on the CPU with runs on the GPU under
     ranks=$1
     shift
     # host: options without those that only a GPU has. FP8 is far from the CPU's BF16, most of all in the first steps, with
-    # the initial delayed scales
+    # the initial delayed scales; with experts a rounding may change a choice, and cuBLASLt's timed algorithms round otherwise
+    # in each run
     host=$(printf '%s\n' "$@" | grep -Ev '^(distributed_backend|fp8.*)=' | tr '\n' ' ')
-    case $* in *fp8=hybrid*) near="5e-3 5e-2" ;; *bf16*) near="1e-3 1e-2" ;; *) near="1e-5 1e-4" ;; esac
+    case $* in *num_moe_experts*fp8=hybrid*) near="1e-2 1e-1" ;; *fp8=hybrid*) near="5e-3 5e-2" ;; *bf16*) near="1e-3 1e-2" ;; *) near="1e-5 1e-4" ;; esac
     # shellcheck disable=SC2086
     train "$cpu" "$work/cpu" "$ranks" $host cpu_isa="${ISA:-auto}" || { tail -n 5 "$work/log"; return 1; }
     for seed in $orders; do
