@@ -41,7 +41,8 @@ char *memory_copy(int64_t iteration)
 int memory_holds(const char *dir)
 {
     const char *folder = memory_folder();
-    return folder && !strncmp(dir, folder, strlen(folder));
+    size_t n = folder ? strlen(folder) : 0;
+    return folder && !strncmp(dir, folder, n) && (!dir[n] || dir[n] == '/');
 }
 
 /* Folders of the copies on this host, newest first; free with source_list_free. */

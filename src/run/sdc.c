@@ -101,7 +101,7 @@ static const char *host_name(char host[64])
     return host;
 }
 
-/* The first tensor that not all ranks of a group hold alike, and who is to blame. */
+/* The first tensor that not all ranks of a group hold alike. */
 typedef struct {
     char tensor[112]; /* name; "" */
     const char *group;

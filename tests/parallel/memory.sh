@@ -3,48 +3,15 @@
 # from memory and end with the bytes of an undisturbed run, at most one finished step is repeated; a damaged or torn copy
 # is never loaded; the same copy loads in another layout; the folder goes whatever is killed. With N: that many runs.
 set -u
-work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$(realpath "$BUILD")/test_faults bad=0
+work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$(realpath "$BUILD")/test_faults
 . tests/tiny.sh
 . tests/parallel/same.sh
-export TMPDIR="$work/tmp" FAULT_DIR="$work/faults" GRIDIRON_SHM="$work/shm"
-mkdir "$TMPDIR" "$GRIDIRON_SHM"
-"$train" tokenize src/io -o "$work/corpus" > /dev/null 2>&1 || exit 1
+export GRIDIRON_SHM="$work/shm"
+mkdir "$GRIDIRON_SHM"
+. tests/parallel/planned.sh
 tiny "$work/tiny.yaml" model.num_layers=4 model.hidden_dropout=0.1 train.global_batch_size=8 train.train_iters=12 \
     optimizer.lr_decay_style=cosine fault.memory_save_interval=1
-model='tensor_model_parallel_size=2 pipeline_model_parallel_size=2'
-data='data_parallel_sharding_strategy=optim_grads_params tensor_model_parallel_size=2'
-fail() { bad=$((bad + 1)); echo "$*"; sed 's/^/    /' "$work/log" | grep -v ' iteration  ' | cut -c 1-300 | tail -n 12; }
 says() { grep -q "$1" "$work/log" || fail "${2:-$plan}: nothing says $1"; }
-nothing_left() {
-    [ -z "$(ls -A "$TMPDIR" "$GRIDIRON_SHM" | grep -v '^$\|:$')" ] || fail "$1: left: $(ls -A "$TMPDIR" "$GRIDIRON_SHM")"
-}
-
-# The executable of start K has line K of `plan` as its FAULT, and sources `before.K` where there is one; each rank counts
-# its own starts
-cat > "$work/train" <<SH
-#!/bin/sh
-echo >> "$work/starts.\$OMPI_COMM_WORLD_RANK"
-start=\$(wc -l < "$work/starts.\$OMPI_COMM_WORLD_RANK")
-FAULT=\$(sed -n "\${start}p" "$work/plan")
-[ -n "\$FAULT" ] && export FAULT || unset FAULT
-copies() { ls -d "\$GRIDIRON_MEMORY"/checkpoints/iter_???????; }
-[ ! -f "$work/before.\$start" ] || . "$work/before.\$start"
-exec "$faulty" "\$@"
-SH
-chmod +x "$work/train"
-
-# run CODE PLAN SETTING... -- the job ends with CODE; nothing is left of it
-run() {
-    code=$1 plan=$2; shift 2
-    rm -rf "$work/run" "$work"/starts.* "$FAULT_DIR"
-    mkdir "$FAULT_DIR"
-    printf "$plan" > "$work/plan"
-    TRAIN=$work/train timeout 280 "$launch" -n 4 --restarts 5 "$work/tiny.yaml" save="$work/run" "$@" > "$work/log" 2>&1
-    rc=$?
-    [ $rc = "$code" ] || fail "$plan $*: code $rc, not $code"
-    rm -f "$work"/before.*
-    nothing_left "$plan"
-}
 
 # disturbed NAME SEED SETTING... -- three faults at random instructions, each of which repeats one finished step at most
 disturbed() {
@@ -53,7 +20,7 @@ disturbed() {
         srand(seed); n = split("F B S F B S copy", site, " "); m = split("kill kill kill segv", how, " ")
         for (i = 0; i < 3; i++)
             print int(rand() * 4), site[1 + int(rand() * n)], 3 + 3 * i + int(rand() * 3), int(rand() * 2) * int(rand() * 700), how[1 + int(rand() * m)] }')
-    run 0 "$faults\n" "$@"
+    run 0 "$faults\n" 5 "$@"
     same "$name" "$work/run" "seed $seed ($name)"
     sed -n 's/^loaded .*gridiron.*: resuming after iteration \([0-9]*\)$/\1/p' "$work/log" > "$work/after"
     sed -n 's/^restart .* goes on after iteration \([0-9]*\) (memory).*/\1/p' "$work/log" | cmp - "$work/after" ||
@@ -64,17 +31,7 @@ disturbed() {
     total=$((total + $(wc -l < "$work/after")))
 }
 
-# shellcheck disable=SC2086
-for name in model data; do
-    [ $name = model ] && layout=$model || layout=$data
-    "$launch" -n 4 "$work/tiny.yaml" $layout save="$work/$name" memory_save_interval=null > "$work/log" 2>&1 || fail "undisturbed: $?"
-done
-total=0 i=0
-# shellcheck disable=SC2086
-while [ $i -lt "${1:-2}" ]; do
-    i=$((i + 1))
-    [ $((i % 2)) = 0 ] && disturbed model $i $model || disturbed data $i $data
-done
+runs "${1:-2}" memory_save_interval=null
 echo "# $i runs, $total restarts from memory"
 [ -z "${1:-}" ] || exit $bad
 
@@ -87,19 +44,19 @@ if [ "$OMPI_COMM_WORLD_RANK" = 0 ]; then
 fi
 SH
 # shellcheck disable=SC2086
-run 0 '1 B 7 0\n' $model
+run 0 '1 B 7 0\n' 5 $model
 says '^warning: .*/iter_000000[56]: optim-00002.safetensors is damaged: .*; taking the newest state before it'
 says '^loaded .*resuming after iteration [45]'
 same model "$work/run" damaged
 echo '[ "$OMPI_COMM_WORLD_RANK" != 0 ] || rm "$(copies | tail -n 1)/manifest.json"' > "$work/before.2"
 # shellcheck disable=SC2086
-run 0 '1 B 7 0\n' $data
+run 0 '1 B 7 0\n' 5 $data
 says '^loaded .*resuming after iteration [45]' torn
 same data "$work/run" torn
 
 # a checkpoint on the disk that is newer than the copies; the copies keep to themselves
 # shellcheck disable=SC2086
-run 0 '1 B 8 0\n' $model save_interval=5 memory_save_interval=4 save_keep_last=1
+run 0 '1 B 8 0\n' 5 $model save_interval=5 memory_save_interval=4 save_keep_last=1
 says 'goes on after iteration 5 [ai]' disk
 same model "$work/run" disk
 [ "$(ls "$work/run/checkpoints")" = "iter_0000012
@@ -108,19 +65,19 @@ latest" ] || fail "checkpoints: $(ls "$work/run/checkpoints")"
 # hosts: one of them loses its folder, and gets its shards and its peer's from others
 echo '[ "$OMPI_COMM_WORLD_RANK" != 0 ] || rm -r "$GRIDIRON_MEMORY/host.0"' > "$work/before.2"
 # shellcheck disable=SC2086
-GRIDIRON_RANKS_PER_HOST=3 run 0 '1 B 7 0\n' $model
+GRIDIRON_RANKS_PER_HOST=3 run 0 '1 B 7 0\n' 5 $model
 says '^loaded .*/host.0/.*resuming after iteration [56]' "two hosts"
 same model "$work/run" "two hosts"
 echo '[ "$OMPI_COMM_WORLD_RANK" != 0 ] || rm -r "$GRIDIRON_MEMORY/host.2"' > "$work/before.2"
 # shellcheck disable=SC2086
-GRIDIRON_RANKS_PER_HOST=1 run 0 '1 B 7 0\n' $data
+GRIDIRON_RANKS_PER_HOST=1 run 0 '1 B 7 0\n' 5 $data
 says '^loaded .*/host.0/.*resuming after iteration [56]' "four hosts"
 same data "$work/run" "four hosts"
 
 # the same copy in another layout, beside a planned change
 echo "set -- \"\$@\" pipeline_model_parallel_size=1 $data" > "$work/before.2"
 # shellcheck disable=SC2086
-run 0 '1 B 8 0\n' tensor_model_parallel_size=1 pipeline_model_parallel_size=4 memory_save_interval=3
+run 0 '1 B 8 0\n' 5 tensor_model_parallel_size=1 pipeline_model_parallel_size=4 memory_save_interval=3
 after=$(sed -n 's/^restart .* goes on after iteration \([0-9]*\) (memory).*/\1/p' "$work/log")
 mv "$work/run" "$work/changed"
 "$launch" -n 4 "$work/tiny.yaml" save="$work/planned" memory_save_interval=null pipeline_model_parallel_size=4 \

@@ -3,45 +3,14 @@
 # instructions end by themselves with the bytes of an undisturbed run; the same death twice ends with 93; a configuration
 # error, a signal and the last restart end as without; nothing is left. With N: that many disturbed runs.
 set -u
-work=${WORK:-$(mktemp -d)} launch=${SCRIPTS:-$PWD/scripts}/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults bad=0
+work=${WORK:-$(mktemp -d)} launch=${SCRIPTS:-$PWD/scripts}/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults
 . tests/tiny.sh
 . tests/parallel/same.sh
-export TMPDIR="$work/tmp" FAULT_DIR="$work/faults"
-mkdir "$TMPDIR"
-"$train" tokenize src/io -o "$work/corpus" > /dev/null 2>&1 || exit 1
+. tests/parallel/planned.sh
 tiny "$work/tiny.yaml" model.num_layers=4 model.hidden_dropout=0.1 train.global_batch_size=8 train.train_iters=12 \
     optimizer.lr_decay_style=cosine checkpoint.save_interval=3
-model='tensor_model_parallel_size=2 pipeline_model_parallel_size=2'
-data='data_parallel_sharding_strategy=optim_grads_params tensor_model_parallel_size=2'
-fail() { bad=$((bad + 1)); echo "$*"; sed 's/^/    /' "$work/log" | grep -v ' iteration  ' | cut -c 1-300 | tail -n 12; }
 errors() { grep -c '^error\[' "$work/log"; }
 restarted() { grep -c '^restart [0-9]* of [0-9]*: code [0-9]*, .*; [0-9.]* s lost; goes on after ' "$work/log"; }
-
-# The executable of start K has line K of `plan` as its FAULT; each rank counts its own starts
-cat > "$work/train" <<SH
-#!/bin/sh
-echo >> "$work/starts.\$OMPI_COMM_WORLD_RANK"
-FAULT=\$(sed -n "\$(wc -l < "$work/starts.\$OMPI_COMM_WORLD_RANK")p" "$work/plan")
-[ -n "\$FAULT" ] && export FAULT || unset FAULT
-exec "$faulty" "\$@"
-SH
-chmod +x "$work/train"
-
-under=''                # command that starts the launcher
-# run CODE PLAN RESTARTS SETTING... -- the job ends with CODE; nothing is left of it
-run() {
-    code=$1 plan=$2 restarts=$3; shift 3
-    rm -rf "$work/run" "$work"/starts.* "$FAULT_DIR"
-    mkdir "$FAULT_DIR"
-    printf "$plan" > "$work/plan"
-    TRAIN=$work/train timeout 280 $under "$launch" -n 4 --restarts "$restarts" "$work/tiny.yaml" save="$work/run" "$@" > "$work/log" 2>&1
-    rc=$?
-    [ $rc = "$code" ] || fail "$plan $*: code $rc, not $code"
-    [ -z "$(ls -A "$TMPDIR")" ] || fail "$plan: left: $(ls -A "$TMPDIR")"
-    for pid in "$FAULT_DIR"/[0-9]*; do
-        ! grep -qs '^State:.[^ZX]' "/proc/${pid##*/}/status" || fail "$plan: rank ${pid##*/} is left"
-    done
-}
 
 # disturbed NAME SEED SETTING... -- three faults at random instructions, the later ones perhaps some ms after it: a run
 # may be over by then
@@ -57,17 +26,7 @@ disturbed() {
     total=$((total + $(restarted)))
 }
 
-# shellcheck disable=SC2086
-for name in model data; do
-    [ $name = model ] && layout=$model || layout=$data
-    "$launch" -n 4 "$work/tiny.yaml" $layout save="$work/$name" > "$work/log" 2>&1 || fail "the undisturbed run: $?"
-done
-total=0 i=0
-# shellcheck disable=SC2086
-while [ $i -lt "${1:-2}" ]; do
-    i=$((i + 1))
-    [ $((i % 2)) = 0 ] && disturbed model $i $model || disturbed data $i $data
-done
+runs "${1:-2}"
 echo "# $i runs, $total restarts"
 # shellcheck disable=SC2086
 if [ -z "${1:-}" ]; then
