@@ -9,19 +9,19 @@
  *                     median of the same in up to PAST earlier intervals. Of two ranks it must also have
  *                     grown, not divided, by threshold / 2. So a pipeline stage is found, whose work no other
  *                     rank has, and a rank with experts; a machine that is slower for all changes nothing.
- * What it loses must also be more than threshold / 4 of its time in a step, and than five times the usual
+ * What it loses must also be more than threshold / 4 of its time in a step, and than three times the usual
  * spread of that quotient (median absolute deviation). The phases data, communication, save and core have no
  * usual length: in them a rank is slow if it loses more than the threshold of its time in a step.
  *
- * A rank is reported when it was slow in a phase IN_A_ROW intervals in a row, and stays reported until it was
- * in no phase for IN_A_ROW intervals. Waiting for a core and moving messages need IN_A_ROW_LONG: another
- * program may take a core for a while, also in the middle of a copy. */
+ * A rank is reported when it was slow in a phase in ENOUGH of RECENT intervals, and stays reported
+ * until it was in no phase for ENOUGH intervals. Waiting for a core and moving messages need LONG in a row:
+ * another program may take a core for a while, also in the middle of a copy. */
 #ifndef STRAGGLER_H
 #define STRAGGLER_H
 #include "own_time.h"
 
 enum {
-    INTERVAL_STEPS = 4, INTERVAL_MS = 20, PAST = 32, PAST_FIRST = 8, IN_A_ROW = 3, IN_A_ROW_LONG = 12
+    INTERVAL_STEPS = 4, INTERVAL_MS = 20, PAST = 32, PAST_FIRST = 8, ENOUGH = 3, RECENT = 5, LONG = 12
 };
 
 #define STRAGGLER_THRESHOLD 0.1            /* where the configuration has none */
@@ -32,7 +32,8 @@ typedef struct {
                                     * median of the others, or s a step in phases without a usual length */
     double took[OWN_PHASES][PAST]; /* s a step, in the same intervals */
     int64_t known[OWN_PHASES];     /* how many there ever were */
-    int row[OWN_PHASES];           /* intervals in a row that it was slow */
+    unsigned was[OWN_PHASES];      /* whether it was slow, a bit an interval, the newest lowest */
+    int times[OWN_PHASES];         /* intervals it was slow in, since it was in none of RECENT */
     double lost[OWN_PHASES];       /* s a step beyond what was expected, in this interval */
     double excess[OWN_PHASES];     /* the same as a share: of what was expected, or of a step */
     int peers[OWN_PHASES];         /* peers that it was compared with; 0: its own past */

@@ -20,6 +20,9 @@ void judge_close(Judge *j)
     *j = (Judge){0};
 }
 
+/* The newest n intervals of `was`. */
+#define LAST(n) ((1u << (n)) - 1)
+
 /* ---- medians ---- */
 
 static double middle(const double *sorted, int n)
@@ -77,7 +80,7 @@ static int is_slow(const Judge *j, Judged *r, int phase, const double *own, doub
 {
     double lost = own[phase] - expected, all = whole(own);
     double share = has_length(phase) ? lost / expected : lost / all;
-    if (!(share > j->threshold && lost > j->threshold / 4 * all && lost > 5 * spread))
+    if (!(share > j->threshold && lost > j->threshold / 4 * all && lost > 3 * spread))
         return 0;
     if (lost > r->lost[phase]) {
         r->lost[phase] = lost;
@@ -158,7 +161,9 @@ static void judge_phase(Judge *j, const double *own, int phase)
     beside_past(j, own, phase);
     for (int r = 0; r < j->ranks; r++) {
         Judged *it = &j->rank[r];
-        it->row[phase] = it->lost[phase] > 0 ? it->row[phase] + 1 : 0;
+        int slow = it->lost[phase] > 0;
+        it->was[phase] = it->was[phase] << 1 | (unsigned)slow;
+        it->times[phase] = it->was[phase] & LAST(RECENT) ? it->times[phase] + slow : 0;
     }
 }
 
@@ -166,7 +171,10 @@ static void judge_phase(Judge *j, const double *own, int phase)
 
 static int enough(const Judged *r, int phase)
 {
-    return r->row[phase] >= (phase == OWN_CORE || phase == OWN_COMM ? IN_A_ROW_LONG : IN_A_ROW);
+    unsigned was = r->was[phase];
+    if (phase == OWN_CORE || phase == OWN_COMM)
+        return (was & LAST(LONG)) == LAST(LONG);
+    return was & 1 && __builtin_popcount(was & LAST(RECENT)) >= ENOUGH;
 }
 
 /* Writes what is said of a rank: the phase in which it loses most, and the others. */
@@ -183,7 +191,7 @@ static void say(Judged *r)
     s->excess = r->excess[most];
     s->of_phase = has_length(most);
     s->peers = r->peers[most];
-    s->intervals = r->row[most];
+    s->intervals = r->times[most];
     s->others = 0;
     for (int phase = 0; phase < OWN_PHASES; phase++)
         if (phase != most && enough(r, phase))
@@ -200,13 +208,13 @@ void judge_interval(Judge *j, const double *own)
         Judged *it = &j->rank[r];
         int slow = 0, found = 0;
         for (int phase = 0; phase < OWN_PHASES; phase++) {
-            slow |= it->row[phase] > 0;
+            slow |= it->was[phase] & 1;
             found |= enough(it, phase);
         }
         it->calm = slow ? 0 : it->calm + 1;
         it->slow.rank = r;
         it->slow.fresh = found && !it->reported;
-        it->reported = found || (it->reported && it->calm < IN_A_ROW);
+        it->reported = found || (it->reported && it->calm < ENOUGH);
         if (!it->reported)
             continue;
         say(it);

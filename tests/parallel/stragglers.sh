@@ -22,7 +22,7 @@ cat > "$work/layouts" <<'END'
 4 tensor_model_parallel_size=2 data_parallel_sharding_strategy=optim_grads
 4 pipeline_model_parallel_size=2 data_parallel_sharding_strategy=optim_grads_params
 4 context_parallel_size=2 tensor_model_parallel_size=2
-4 tensor_model_parallel_size=2 expert_model_parallel_size=2 moe
+4 tensor_model_parallel_size=2 sequence_parallel=true expert_model_parallel_size=2 moe
 END
 
 # Experts get equally many tokens: a rank whose experts get more takes longer, and is no case here.
@@ -39,7 +39,7 @@ job() {
     layout=$1 rank=$2 site=$3 percent=$4 dir=$(mktemp -d "$work/XXXXXX"); shift 4
     ranks=${layout%% *} settings=${layout#* } config=dense phase=backward
     case $settings in *' moe') settings=${settings% moe} config=moe ;; esac
-    [ "$site" != F ] || phase=forward
+    case $site in F) phase=forward ;; all) phase='[a-z]*ward' ;; esac
     # shellcheck disable=SC2086
     FAULT="$rank $site 37 $percent slow" FAULT_DIR=$dir TRAIN=$faulty timeout 280 "$launch" -n "$ranks" "$work/$config.yaml" \
         $settings "$@" save="$dir/run" > "$dir/log" 2>&1

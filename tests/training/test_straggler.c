@@ -85,7 +85,7 @@ static void test_each(void)
                 }
 }
 
-/* What is no straggler: noise, all ranks together, the other ranks' haste, one or two intervals. */
+/* What is no straggler: noise, all ranks together, the other ranks' haste, two intervals of five. */
 static void test_none(void)
 {
     Job j;
@@ -111,9 +111,15 @@ static void test_none(void)
     for (int i = 0; i < 20; i++) {
         interval(&j, 1, OWN_BACKWARD, 2, 1);
         interval(&j, 1, OWN_BACKWARD, 2, 1);
-        calm(&j, 1);
+        calm(&j, 3);
     }
-    CHECK(!j.found, "two intervals at a time: rank %d", j.rank);
+    CHECK(!j.found, "two intervals of five: rank %d", j.rank);
+    for (int i = 0; i < 3; i++) {
+        CHECK(!j.found, "found too early");
+        interval(&j, 1, OWN_BACKWARD, 2, 1);
+        calm(&j, i < 2);
+    }
+    CHECK(j.found == 1 && j.judge.slow[0].intervals == 43, "three of five: %d alarms", j.found);
     judge_close(&j.judge);
     job_make(&j, 1, 1, 0.1, 0);
     calm(&j, 10);
@@ -193,7 +199,7 @@ static void test_rare(void)
     judge_close(&j.judge);
     job_make(&j, 2, 1, 0.1, 0.002);
     calm(&j, 10);
-    for (int i = 0; i < IN_A_ROW_LONG; i++) {
+    for (int i = 0; i < LONG; i++) {
         CHECK(!j.found, "a core is lost for %d intervals", i);
         interval(&j, 1, OWN_CORE, 100, 1);
     }
