@@ -10,7 +10,7 @@
  *                     grown, not divided, by threshold / 2. So a pipeline stage is found, whose work no other
  *                     rank has, and a rank with experts; a machine that is slower for all changes nothing.
  * What it loses must also be more than threshold / 4 of its time in a step, and than three times the usual
- * spread of that quotient (median absolute deviation). The phases data, communication, save and core have no
+ * spread of that quotient (mean absolute deviation). The phases data, communication, save and core have no
  * usual length: in them a rank is slow if it loses more than the threshold of its time in a step.
  *
  * A rank is reported when it was slow in a phase in ENOUGH of RECENT intervals, and stays reported

@@ -45,15 +45,15 @@ static double middle_of_others(const double *sorted, int n, double v)
 /* The median of n values, and how far they usually are from it. */
 static double usual(const double *value, int64_t n, double *spread)
 {
-    double v[PAST];
+    double v[PAST], sum = 0;
     int m = n < PAST ? (int)n : PAST;
     memcpy(v, value, (size_t)m * sizeof *v);
     qsort(v, (size_t)m, sizeof *v, by_double);
     double base = middle(v, m);
     for (int i = 0; i < m; i++)
-        v[i] = fabs(v[i] - base);
-    qsort(v, (size_t)m, sizeof *v, by_double);
-    *spread = 1.4826 * middle(v, m);       /* of a normal distribution: its standard deviation */
+        sum += fabs(v[i] - base);
+    /* of a normal distribution: its standard deviation, and more while few values tell it */
+    *spread = 1.2533 * sum / m * (1 + 2. / m);
     return base;
 }
 
@@ -109,8 +109,8 @@ static void beside_peers(Judge *j, const double *own, int phase)
             if (j->work[r] != j->work[first] || it->known[phase] < PAST_FIRST)
                 continue;
             double others = middle_of_others(j->sorted, n, own[r * OWN_PHASES + phase]);
-            usual(it->past[phase], it->known[phase], &spread);
-            is_slow(j, it, phase, own + r * OWN_PHASES, others, spread * others, n - 1);
+            double base = usual(it->past[phase], it->known[phase], &spread);
+            is_slow(j, it, phase, own + r * OWN_PHASES, others, spread / base * others, n - 1);
         }
     }
 }

@@ -31,7 +31,7 @@ for kind in dense moe; do
     [ $kind = dense ] || moe='moe.moe_router_force=uniform moe.num_moe_experts=4 moe.moe_ffn_hidden_size=128 moe.moe_router_topk=2'
     # shellcheck disable=SC2086
     tiny "$work/$kind.yaml" model.num_layers=4 model.hidden_size=${HIDDEN:-128} model.seq_length=128 \
-        train.global_batch_size=8 train.train_iters=60 $moe
+        train.global_batch_size=8 train.train_iters=92 $moe
 done
 
 # job LAYOUT RANK SITE PERCENT SETTING... -- RANK < 0: no rank is slow
@@ -41,7 +41,7 @@ job() {
     case $settings in *' moe') settings=${settings% moe} config=moe ;; esac
     case $site in F) phase=forward ;; all) phase='[a-z]*ward' ;; esac
     # shellcheck disable=SC2086
-    FAULT="$rank $site 37 $percent slow" FAULT_DIR=$dir TRAIN=$faulty timeout 280 "$launch" -n "$ranks" "$work/$config.yaml" \
+    FAULT="$rank $site 69 $percent slow" FAULT_DIR=$dir TRAIN=$faulty timeout 280 "$launch" -n "$ranks" "$work/$config.yaml" \
         $settings "$@" save="$dir/run" > "$dir/log" 2>&1
     rc=$?
     grep '^warning: straggler' "$dir/log" > "$dir/found"
@@ -71,7 +71,7 @@ if [ "${1:-}" ]; then
         echo "# $i of $1: $layout, rank $2 in $3; $(grep -c . "$work/failed") lines of failures"
     done
 else
-    high='straggler_threshold=1 train_iters=57'
+    high='straggler_threshold=1 train_iters=89'
     # shellcheck disable=SC2086
     {
         job "$(sed -n 7p "$work/layouts")" 2 F 400 $high

@@ -89,9 +89,9 @@ static void test_each(void)
 static void test_none(void)
 {
     Job j;
-    job_make(&j, 4, 2, 0.1, 0.05);
+    job_make(&j, 4, 2, 0.1, 0.03);
     calm(&j, 2000);
-    CHECK(!j.found, "noise of 5 %%: rank %d in %s", j.rank, j.phase);
+    CHECK(!j.found, "noise of 3 %%: rank %d in %s", j.rank, j.phase);
     judge_close(&j.judge);
     job_make(&j, 4, 4, 0.1, 0.002);
     calm(&j, 10);
