@@ -5,8 +5,9 @@
  * without hidden ones. The end-of-document token follows each document; empty documents are left out.
  *
  * The pair is written under temporary names, flushed and renamed when it is complete; it replaces a pair
- * of that name. Ids are u16 if the vocabulary is below 65500, else i32. Input that cannot be read dies
- * with EXIT_DATA and names file and line; a failing write dies with EXIT_RESOURCE. */
+ * of that name. Of several at once into one PREFIX the last one stays, whole. Ids are u16 if the vocabulary
+ * is below 65500, else i32. Input that cannot be read dies with EXIT_DATA and names file and line; a failing
+ * write dies with EXIT_RESOURCE. */
 #define _GNU_SOURCE
 #include "commands.h"
 #include "base.h"
@@ -23,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -53,6 +55,7 @@ typedef struct {
     Input *input;
     int64_t inputs, bytes, done;
     char *bin, *bin_tmp, *idx, *idx_tmp;
+    char *lock;                     /* the file that is locked; NULL: none */
     int fd;
     Item *item;                     /* [items] the batch */
     int64_t items, item_room;
@@ -70,6 +73,8 @@ static _Noreturn void give_up(Job *j, int code, const char *id, char *why)
         unlink(j->bin_tmp);
         unlink(j->idx_tmp);
     }
+    if (j->lock)
+        unlink(j->lock);
     die(code, id, "%s", why);
 }
 
@@ -327,49 +332,115 @@ static void run_text(Job *j, Pool *pool, int64_t from, int64_t to)
 
 /* ---- the pair ---- */
 
-static void put(FILE *f, const void *p, size_t bytes) { fwrite(p, 1, bytes, f); }
+/* The .idx, which is written in pieces. */
+typedef struct {
+    int fd, ok;                     /* ok, bool: nothing has failed so far */
+    size_t n;
+    char piece[1 << 16];
+} Index;
 
-static int write_index(Job *j, FILE *f)
+static void put(Index *x, const void *p, size_t bytes)
 {
-    static const char magic[9] = "MMIDIDX";
-    int64_t version = 1, n = j->documents, entries = n + 1, end = 0;
-    put(f, magic, 9);
-    put(f, &version, 8);
-    fputc(j->width == 2 ? 8 : 4, f);
-    put(f, &n, 8);
-    put(f, &entries, 8);
-    put(f, j->length, 4 * (size_t)n);
-    for (int64_t i = 0; i < n; end += (int64_t)j->width * j->length[i++])
-        put(f, &end, 8);
-    for (int64_t i = 0; i <= n; i++)
-        put(f, &i, 8);
-    return !fflush(f) && !ferror(f) && !fsync(fileno(f));
+    for (size_t part; bytes; bytes -= part, p = (const char *)p + part) {
+        if (x->n == sizeof x->piece) {
+            x->ok = x->ok && file_append(x->fd, x->piece, x->n);
+            x->n = 0;
+        }
+        part = sizeof x->piece - x->n < bytes ? sizeof x->piece - x->n : bytes;
+        memcpy(x->piece + x->n, p, part);
+        x->n += part;
+    }
 }
 
-/* Renames the files. An old .idx is removed first and the new one comes last, so that at no time a .bin
- * and an .idx lie there that do not belong together. */
+static int write_index(const Job *j, int fd)
+{
+    static const char magic[9] = "MMIDIDX";
+    static Index x;
+    const unsigned char type = j->width == 2 ? 8 : 4;
+    int64_t version = 1, n = j->documents, entries = n + 1, end = 0;
+    x = (Index){.fd = fd, .ok = 1};
+    put(&x, magic, 9);
+    put(&x, &version, 8);
+    put(&x, &type, 1);
+    put(&x, &n, 8);
+    put(&x, &entries, 8);
+    put(&x, j->length, 4 * (size_t)n);
+    for (int64_t i = 0; i < n; end += (int64_t)j->width * j->length[i++])
+        put(&x, &end, 8);
+    for (int64_t i = 0; i <= n; i++)
+        put(&x, &i, 8);
+    return x.ok && file_append(fd, x.piece, x.n);
+}
+
+static _Noreturn void no_commit(Job *j, const char *what)
+{
+    give_up(j, EXIT_RESOURCE, "disk",
+            xasprintf("%s: %s: %s; change: PREFIX", j->prefix, what, strerror(errno)));
+}
+
+/* Waits until no other process renames files of PREFIX. The lock ends with its process. Its owner removes
+ * the file PREFIX.lock: whoever waited for it then opens a new one. */
+static int lock_names(Job *j)
+{
+    char *path = xasprintf("%s.lock", j->prefix);
+    struct stat s;
+    for (int fd;; close(fd)) {
+        do
+            fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+        while (fd < 0 && errno == EINTR);
+        int r = fd < 0 ? -1 : flock(fd, LOCK_EX);
+        if (r < 0 && fd >= 0 && errno == EINTR)
+            continue;
+        if (r < 0 || fstat(fd, &s))
+            no_commit(j, "cannot lock PREFIX.lock");
+        if (s.st_nlink) {
+            j->lock = path;
+            return fd;
+        }
+    }
+}
+
+/* Renames the files. An old .idx is removed first and the new one comes last, each of these steps on the disk
+ * before the next, so that at no time a .bin and an .idx lie there that do not belong together. */
+static void rename_pair(Job *j, int dir)
+{
+    char why[WHY];
+    if (unlink(j->idx) && errno != ENOENT)
+        no_commit(j, "cannot remove the old .idx");
+    int ok = file_sync_dir(dir, j->prefix, why);
+    if (ok && rename(j->bin_tmp, j->bin))
+        no_commit(j, "cannot rename the .bin");
+    ok = ok && file_sync_dir(dir, j->prefix, why);
+    if (ok && rename(j->idx_tmp, j->idx))
+        no_commit(j, "cannot rename the .idx");
+    if (!ok || !file_sync_dir(dir, j->prefix, why))
+        give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: PREFIX", why));
+}
+
 static void commit(Job *j)
 {
     char why[WHY];
     if (!file_sync_close(j->fd, j->bin_tmp, why))
         give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s" FREE_SPACE, why));
     int fd = file_create(AT_FDCWD, j->idx_tmp, 0, why);
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
-    int ok = f && write_index(j, f);
-    if ((f && fclose(f)) || !ok)
-        give_up(j, EXIT_RESOURCE, "disk",
-                xasprintf("%s: cannot write: %s" FREE_SPACE, j->idx_tmp, strerror(errno)));
-    unlink(j->idx);
-    if (rename(j->bin_tmp, j->bin) || rename(j->idx_tmp, j->idx))
-        give_up(j, EXIT_RESOURCE, "disk",
-                xasprintf("%s: cannot rename: %s; change: PREFIX", j->idx_tmp, strerror(errno)));
+    if (fd >= 0 && !write_index(j, fd)) {
+        file_errno(why, "%s: cannot write", j->idx_tmp);
+        close(fd);
+        fd = -1;
+    }
+    if (fd < 0 || !file_sync_close(fd, j->idx_tmp, why))
+        give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s" FREE_SPACE, why));
     char *dir = xstrdup(j->prefix), *slash = strrchr(dir, '/');
     if (slash)
         slash[slash == dir] = 0;
-    fd = file_open_dir(AT_FDCWD, slash ? dir : ".", 0, why);
-    if (fd < 0 || !file_sync_dir(fd, dir, why))
+    int folder = file_open_dir(AT_FDCWD, slash ? dir : ".", 0, why);
+    if (folder < 0)
         give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: PREFIX", why));
-    close(fd);
+    int locked = lock_names(j);
+    rename_pair(j, folder);
+    unlink(j->lock);
+    close(locked);
+    close(folder);
     free(dir);
 }
 
