@@ -21,6 +21,7 @@ static int short_writes; /* pwrite moves half of what it is given, and every thi
 static atomic_int held_writes;      /* not 0: pwrite waits */
 static atomic_int held_reads;       /* not 0: pread waits */
 static atomic_int flips;            /* so many writes after the start of a file write one bit wrong */
+static int slow_names;              /* ms that rename and unlink wait before they do it */
 static atomic_int drops;            /* files taken out of memory so far */
 static int fail_after = -1;         /* number of writes and flushes before all fail; -1: none fails */
 static int fail_with;               /* errno of the calls that fail after fail_after */
@@ -131,6 +132,23 @@ int unlinkat(int dir, const char *name, int flags)
 {
     return faulty("unlinkat") ? -1 : (int)syscall(SYS_unlinkat, dir, name, flags);
 }
+
+/* A call that changes a name. */
+static int faulty_name(const char *call)
+{
+    usleep((useconds_t)(1000 * slow_names));
+    return faulty(call);
+}
+int unlink(const char *name)
+{
+    return faulty_name("unlink") ? -1 : (int)syscall(SYS_unlinkat, AT_FDCWD, name, 0);
+}
+int rename(const char *a, const char *b)
+{
+    return faulty_name("rename") ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, a, AT_FDCWD, b, 0);
+}
+
+ssize_t write(int fd, const void *p, size_t n) { return faulty("write") ? -1 : syscall(SYS_write, fd, p, n); }
 int mkdirat(int dir, const char *name, mode_t mode)
 {
     return faulty("mkdirat") ? -1 : (int)syscall(SYS_mkdirat, dir, name, mode);

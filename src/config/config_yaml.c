@@ -437,8 +437,9 @@ void config_parse_file(Check *k, const char *path)
         char *text = xcalloc(BYTES_MAX + 2, 1);
         size_t size = 0;
         ssize_t n = 0;
-        while (size <= BYTES_MAX && (n = read(fd, text + size, BYTES_MAX + 1 - size)) > 0)
-            size += (size_t)n;
+        while (size <= BYTES_MAX &&
+               ((n = read(fd, text + size, BYTES_MAX + 1 - size)) > 0 || (n < 0 && errno == EINTR)))
+            size += n > 0 ? (size_t)n : 0;
         if (n < 0)
             check_add(k, nowhere, "cannot be read: %s", strerror(errno));
         else if (size > BYTES_MAX)

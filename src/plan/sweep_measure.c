@@ -59,12 +59,12 @@ static void recall_line(void *sweep, const json_t *j)
 static void recall(Sweep *s, int fd, const char *path)
 {
     int last = jsonl_each(path, recall_line, s);
-    if (last < 0 || (last && last != '\n' && write(fd, "\n", 1) != 1))
+    if (last < 0 || (last && last != '\n' && !file_append(fd, "\n", 1)))
         die(EXIT_RESOURCE, "write", "cannot read and write %s: %s; change: free space, or -o with another "
             "folder", path, strerror(errno));
 }
 
-/* Appends the result of a layout's last launch, in one write, so that no line is torn. */
+/* Appends the result of a layout's last launch. A line that is torn by the end of the machine is no JSON. */
 static void keep(const Sweep *s, const SweepLayout *l, const Launch *last, int fd, const char *path)
 {
     LayoutArg text[LAYOUT_ARGS];
@@ -82,7 +82,7 @@ static void keep(const Sweep *s, const SweepLayout *l, const Launch *last, int f
     if (last->late)
         json_object_set_new(j, "late_s", json_number(s->timeout));
     char *line = json_dumps(j, JSON_COMPACT), *whole = xasprintf("%s\n", line);
-    if (write(fd, whole, strlen(whole)) != (ssize_t)strlen(whole) || fsync(fd))
+    if (!file_append(fd, whole, strlen(whole)) || fsync(fd))
         die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space, or -o with another folder",
             path, strerror(errno));
     free(whole);

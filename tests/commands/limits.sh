@@ -1,7 +1,8 @@
 #!/bin/sh
 # tests/commands/limits.sh -- a write beyond the file size limit (ulimit -f) ends with exit 5 and one error
-# line with the reason, and older checkpoints stay. A disk that cannot read (EIO) is reported as such, not as
-# a file of another format.
+# line with the reason, and older checkpoints stay. A disk that cannot read (EIO), from the start or later in a
+# run, is reported as such, not as a file of another format. A disk that is slow to read changes no byte, and the
+# wait is the data's.
 set -u
 work=${WORK:?} bad=0
 . tests/tiny.sh
@@ -50,14 +51,19 @@ cat > "$work/eio.c" <<'C'
 #include <string.h>
 #include <unistd.h>
 
-/* Reads of the file whose path ends in EIO_OF fail. */
+/* Reads of the file whose path ends in EIO_OF fail, from the EIO_FROM-th on (1), or take SLOW_MS longer. */
 static int fails(int fd)
 {
+    static _Atomic int reads;
     char link[64], path[PATH_MAX];
-    const char *end = getenv("EIO_OF");
+    const char *end = getenv("EIO_OF"), *from = getenv("EIO_FROM"), *slow = getenv("SLOW_MS");
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = readlink(link, path, sizeof path), m = end ? (ssize_t)strlen(end) : 0;
-    return m && n >= m && !memcmp(path + n - m, end, (size_t)m) ? errno = EIO : 0;
+    if (!m || n < m || memcmp(path + n - m, end, (size_t)m))
+        return 0;
+    if (slow)
+        return usleep(1000 * atoi(slow));
+    return ++reads >= (from ? atoi(from) : 1) ? errno = EIO : 0;
 }
 ssize_t read(int fd, void *p, size_t n)
 {
@@ -86,4 +92,40 @@ unreadable 3 bare.u16 "$TRAIN" "$work/tiny.yaml" data_path="raw:$work/bare.u16" 
 unreadable 4 manifest.json "$TRAIN" "$work/tiny.yaml" save="$work/eio4" load="$work/run"
 unreadable 4 model-00000.safetensors "$TRAIN" "$work/tiny.yaml" save="$work/eio5" load="$work/run"
 unreadable 4 manifest.json "$TRAIN" export "$work/run" -o "$work/hf2"
+
+# ---- a disk that fails later, and one that is slow
+
+"$TRAIN" "$work/tiny.yaml" save="$work/whole" train_iters=4 > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+from=1 late=0
+while :; do
+    rm -rf "$work/run"
+    LD_PRELOAD="$work/eio.so" EIO_OF=corpus.bin EIO_FROM=$from "$TRAIN" "$work/tiny.yaml" save="$work/run" train_iters=4 \
+        > "$work/log" 2>&1
+    rc=$?
+    [ $rc != 0 ] || break
+    [ $rc = 3 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q '^error.*corpus.bin.*Input/output error.*; change: ' "$work/log" ||
+        { echo "EIO at read $from: code $rc"; tail -n 3 "$work/log"; bad=$((bad + 1)); }
+    ! grep -q ' iteration  ' "$work/log" || late=$((late + 1))
+    from=$((from + (from < 8 ? 1 : 9)))
+    [ $from -lt 400 ] || { echo "the reads do not end"; exit 1; }
+done
+[ $late -gt 0 ] || { echo "of $from reads none failed after the first step"; bad=$((bad + 1)); }
+fail() { echo "$*"; bad=$((bad + 1)); }
+. tests/parallel/same.sh
+same whole "$work/run" "a disk that could fail"
+rm -rf "$work/run"
+LD_PRELOAD="$work/eio.so" EIO_OF=corpus.bin SLOW_MS=40 "$TRAIN" "$work/tiny.yaml" save="$work/run" train_iters=4 > "$work/log" 2>&1 ||
+    fail "a slow disk: $?"
+same whole "$work/run" "a slow disk"
+sed -n 's/.*"data_ms": \([0-9.]*\).*/\1/p' "$work/run/metrics.jsonl" |
+    awk '$1 >= 40 { n++ } END { exit n < 3 }' || fail "the wait for a slow disk is not told as the data's"
+# one rank of two
+cat > "$work/train" <<SH
+#!/bin/sh
+[ "\$OMPI_COMM_WORLD_RANK" = 1 ] && export LD_PRELOAD="$work/eio.so" EIO_OF=corpus.bin EIO_FROM=$((from / 4))
+exec "$TRAIN" "\$@"
+SH
+chmod +x "$work/train"
+rm -rf "$work/run"
+wanted 3 'corpus.bin.*Input/output error' env TRAIN="$work/train" scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" train_iters=8
 [ $bad = 0 ]

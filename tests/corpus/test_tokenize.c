@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "base.h"
 #include "corpus.h"
+#include "faults.h"
 #include "files.h"
 #include "jsonl.h"
 #include "test.h"
@@ -340,6 +341,100 @@ static void test_inspect(void)
     free(bin);
 }
 
+/* ---- killed, and several at once ---- */
+
+static const char *killed_in;          /* name of a call, as of FAULT in faults.h */
+static int killed_at;                  /* number of that call */
+
+static void run_killed(void *arg)
+{
+    strcpy(fault.call, killed_in);
+    fault.when = killed_at;
+    fault.ready = 1;
+    run_tokenize(arg);
+}
+
+/* Makes folder/corpus of the text. */
+static int make_corpus(const char *text, char *to)
+{
+    char *path = xasprintf("%s.txt", to);
+    put_text(path, text);
+    int ok = TOKENIZE(0, "", path, "-o", to);
+    free(path);
+    return ok;
+}
+
+/* Killed at each call that changes a file or a name, over an old pair: the old pair or the new one is there,
+ * or no index; never two files that do not belong together. The next one works. */
+static void test_killed(void)
+{
+    static const char *const calls[] = {"openat", "pwrite64", "write", "fsync", "flock", "unlink", "rename",
+                                        "close"};
+    char *dir = in_work("killed"), *to = in_work("killed/corpus"), *idx = in_work("killed/corpus.idx"),
+         *text = in_work("killed/corpus.txt");
+    int points = 0, olds = 0, news = 0;
+    CHECK(!mkdir(dir, 0700), "set up");
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        for (int ended = killed_at = 0; !ended; points += !ended) {
+            CHECK(make_corpus("one\n", to), "%s", said);
+            put_text(text, "the second");
+            killed_in = calls[i];
+            killed_at++;
+            memcpy(arguments, ((char *[16]){"tokenize", text, "-o", to}), sizeof arguments);
+            ended = child(run_killed, NULL, 0, "");
+            int old = holds(to, 1, (const char *[]){"one\n"}, 1),
+                new = holds(to, 1, (const char *[]){"the second"}, 1);
+            CHECK((ended ? 0 : old) || new || (!ended && access(idx, F_OK)), "killed at %s %d: %s", calls[i],
+                  killed_at, said);
+            olds += old;
+            news += new;
+            BUG_ON(killed_at > 200);
+        }
+    CHECK(points > 12 && olds > 3 && news > (int)(sizeof calls / sizeof *calls),
+          "%d points, %d old pairs, %d new ones", points, olds, news);
+    free(dir);
+    free(to);
+    free(idx);
+    free(text);
+}
+
+/* Four at once into one PREFIX, each with a text of its own, on a file system that is slow to rename: the
+ * pair of one of them stays, whole, and nothing else. */
+static void test_at_once(void)
+{
+    enum { JOBS = 4 };
+    static const char *const texts[JOBS] = {"a", "bb", "ccc", "dddd"};
+    char *dir = in_work("once"), *to = in_work("once/corpus"), *list = xasprintf("ls %s | wc -l", dir);
+    CHECK(!mkdir(dir, 0700), "set up");
+    for (int round = 0; round < 5; round++) {
+        pid_t pid[JOBS];
+        int held = 0, status, left = 0;
+        for (int i = 0; i < JOBS; i++) {
+            char *text = xasprintf("%s/%d.txt", dir, i);
+            put_text(text, texts[i]);
+            memcpy(arguments, ((char *[16]){"tokenize", text, "-o", to}), sizeof arguments);
+            fflush(stdout);
+            if (!(pid[i] = fork())) {
+                slow_names = 1 + (i * 3 + round) % 5 * 2;
+                dup2(open("/dev/null", O_WRONLY), 1);
+                run_tokenize(NULL);
+            }
+            free(text);
+        }
+        for (int i = 0; i < JOBS; i++)
+            CHECK(waitpid(pid[i], &status, 0) == pid[i] && status == 0, "status %d", status);
+        for (int i = 0; i < JOBS; i++)
+            held += holds(to, 1, texts + i, 1);
+        CHECK(held == 1, "round %d: the pair of %d of them: %s", round, held, said);
+        FILE *f = popen(list, "r");
+        CHECK(f && fscanf(f, "%d", &left) == 1 && left == JOBS + 2, "%d files", left);
+        pclose(f);
+    }
+    free(dir);
+    free(to);
+    free(list);
+}
+
 int main(void)
 {
     work_open();
@@ -349,5 +444,7 @@ int main(void)
     test_command();
     test_batches();
     test_inspect();
+    test_killed();
+    test_at_once();
     return test_end();
 }
