@@ -2,7 +2,7 @@
 # make test       builds and runs the test suite        make test DEBUG=1   under ASan and UBSan
 # make demo       a small GPT on English text           make bench          speed beside PyTorch's
 # make test-X     what is too long for the suite, or needs more than it has; tests/README.md says what each shows:
-#                 layouts kill power failures goodput hangs stragglers restarts launch hosts network slurm kubernetes seeds same readme bare emulation
+#                 layouts kill power failures goodput leaks hangs stragglers restarts launch hosts network slurm kubernetes seeds same readme bare emulation
 #                 huggingface portable valgrind
 # make fuzz MINUTES=n      every reader of files under libFuzzer (needs clang)
 # make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver, on the CPU)     ARCHS=90a: for one kind
@@ -217,6 +217,10 @@ $(BUILD)/test_faults: $(CPU)/tests/test_faults.o $(CPU)/train.o $(HOOKS) $(CUDA_
 $(BUILD)/test_power: $(CPU)/tests/test_power.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=main -o $@ $(LDLIBS)
 
+# over memory that holds NaNs until it is written
+$(BUILD)/test_poison: $(CPU)/tests/test_poison.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=arena_take -o $@ $(LDLIBS)
+
 # and over a device that passes everything on to the CPU
 $(BUILD)/test_far: $(CPU)/tests/test_far.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=cpu_open -o $@ $(LDLIBS)
@@ -346,6 +350,9 @@ test-hangs: $(BUILD)/test_faults train
 test-stragglers: $(BUILD)/test_faults train
 	BUILD=$(BUILD) tests/parallel/stragglers.sh $(or $(N),50)
 
+test-leaks: train
+	BUILD=$(BUILD) tests/training/leaks.sh $(or $(N),10000)
+
 test-launch: tests train
 	BUILD=$(BUILD) TRAIN=$(CURDIR)/$(BUILD)/train tests/scripts/launch.sh 100
 
@@ -403,6 +410,6 @@ clean:
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
-.PHONY: all tests fuzz cuda-tests test test-emulation docs demo bench bench-schedules test-failures test-goodput test-hangs test-stragglers test-memory test-restarts test-kill test-power test-launch test-hosts test-network test-layouts \
+.PHONY: all tests fuzz cuda-tests test test-emulation docs demo bench bench-schedules test-failures test-goodput test-hangs test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
         test-slurm test-kubernetes test-readme test-bare test-seeds test-same test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The first tensor that is not finite. */
 typedef struct {
@@ -33,13 +34,13 @@ static void find_culprit(void *culprit, Model *m, int part, const char *where, M
         snprintf(c->name, sizeof c->name, "the output of %s", where);
 }
 
-/* Runs the next batch and names the first gradient that is not finite; "the loss" when all are
- * finite. */
+/* Runs the next batch and names the first gradient that is not finite; "the loss" when all are finite but
+ * the loss is not; NULL when that is finite, too. */
 static const char *bad_gradient(Run *r)
 {
     run_gradients(r);
-    const char *bad = optimizer_blame(&r->opt, &r->step.verdict);
-    return bad ? bad : "the loss";
+    const char *bad = optimizer_blame(&r->opt, &r->step.verdict, NULL);
+    return bad ? bad : isfinite(r->step.verdict.loss) ? NULL : "the loss";
 }
 
 /* The first weight of this rank that is not finite. */
@@ -82,8 +83,14 @@ int run_locate(Run *r, char name[160])
     int64_t first = culprit.order;
     all->wait(all, all->all_reduce(all, &first, 1, I64, OP_MIN));
     r->model.watch.see = NULL;
-    if (first == INT64_MAX)
-        snprintf(culprit.name, sizeof culprit.name, "the gradient of %s", bad_gradient(r));
+    if (first == INT64_MAX) {
+        const char *bad = bad_gradient(r);
+        if (!bad) {
+            strcpy(name, "nothing");
+            return -1;
+        }
+        snprintf(culprit.name, sizeof culprit.name, "the gradient of %s", bad);
+    }
     int64_t finder = culprit.order == first ? all->rank : INT64_MAX;
     all->wait(all, all->all_reduce(all, &finder, 1, I64, OP_MIN));
     all->wait(all, all->broadcast(all, culprit.name, sizeof culprit.name / 8, I64, (int)finder));
@@ -91,11 +98,35 @@ int run_locate(Run *r, char name[160])
     return (int)finder;
 }
 
+/* Ends the job after a step that was not finite and is so when it runs again: a bit has flipped in a
+ * gradient, in a message or in an operation.
+ *   bad, holder  in  the gradient that was not finite, and the rank that held it; NULL, -1: not known */
+static _Noreturn void end_transient(Run *r, const Metrics *m, const char *bad, int holder)
+{
+    Comm *all = &r->grid.all;
+    char host[64] = "", where[256] = "";
+    int64_t speaker = holder < 0 ? 0 : holder;
+    gethostname(host, sizeof host - 1);
+    if (bad)
+        snprintf(where, sizeof where, ", where the gradient of %s was not finite in the share of rank %d on "
+                 "host %s", bad, holder, host);
+    all_ok(all, all->rank != speaker, EXIT_TRANSIENT, "transient",
+           "iteration %lld: loss %g, gradient norm %g%s; run again, the same step is finite; nothing was "
+           "updated; change: start again with load=latest, and test a host that is named again; "
+           "sdc_rerun=true finds the rank that computes wrong bits", (long long)m->iteration, m->lm_loss,
+           m->grad_norm, where);
+    die(EXIT_BUG, "transient", "no rank has spoken; change: report this");
+}
+
 _Noreturn void run_not_finite(Run *r, const Launched *s)
 {
     Comm *all = &r->grid.all;
     Metrics m = s->m;
-    char name[160];
+    char name[160], kept[96];
+    int holder = -1;
+    /* the gradients are those of step s until a later one is launched */
+    const char *bad = run_open_steps(r) == 1 ? optimizer_blame(&r->opt, &r->step.verdict, &holder) : NULL;
+    bad = holder < 0 ? NULL : strcpy(kept, bad);
     m.lm_loss = r->step.verdict.loss;
     m.grad_norm = r->step.verdict.norm;
     /* the weights are still those of step s: a verdict that is not finite stops every later update */
@@ -103,6 +134,8 @@ _Noreturn void run_not_finite(Run *r, const Launched *s)
     r->progress.iteration = m.iteration - 1;
     r->progress.consumed_samples = s->consumed_samples;
     int finder = run_locate(r, name);
+    if (finder < 0)
+        end_transient(r, &m, bad, holder);
     kept_write(r, &m, s->consumed_samples, s->limits, name);
     all_ok(all, all->rank != finder, EXIT_NUMERIC, "not-finite",
            "iteration %lld: loss %g; the first tensor that is not finite is %s; nothing was updated; change: "

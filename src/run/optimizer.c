@@ -210,17 +210,26 @@ static Exact gradient_of(Optimizer *o, int i)
     return sum;
 }
 
-const char *optimizer_blame(Optimizer *o, const Verdict *v)
+const char *optimizer_blame(Optimizer *o, const Verdict *v, int *rank)
 {
     Params *p = o->params;
     Comm *all = &p->grid->all;
-    int64_t first = INT64_MAX;
+    int64_t own = INT64_MAX, first, finder;
+    if (rank)
+        *rank = -1;
     if (!v->bad)
         return isfinite(v->norm) ? NULL : "the sum over all tensors";
     for (int i = 0; i < p->nparam; i++)
         if (gradient_of(o, i).bad)
-            first = least(first, p->param[i].number);
+            own = least(own, p->param[i].number);
+    first = own;
     all->wait(all, all->all_reduce(all, &first, 1, I64, OP_MIN));
+    finder = own == first ? all->rank : INT64_MAX;
+    all->wait(all, all->all_reduce(all, &finder, 1, I64, OP_MIN));
+    if (first == INT64_MAX)         /* the gradients are not those of v any more */
+        return NULL;
+    if (rank)
+        *rank = (int)finder;
     param_name(p->cfg, first, o->bad, sizeof o->bad);
     return o->bad;
 }

@@ -73,8 +73,9 @@ void optimizer_held(Optimizer *o);
 
 /* The name of the first tensor, in the model's order, whose gradient is not finite; "the sum over
  * all tensors" when each of them is finite; NULL when v has found nothing. Waits; collective over
- * all ranks. */
-const char *optimizer_blame(Optimizer *o, const Verdict *v);
+ * all ranks.
+ *   rank  out  the first rank in whose share of that gradient it is; -1: no tensor is named; may be NULL */
+const char *optimizer_blame(Optimizer *o, const Verdict *v, int *rank);
 
 /* The tensor of the whole model with the largest gradient, and the norm of that. gscale: the verdict's.
  * Waits; collective over all ranks. */

@@ -303,7 +303,8 @@ void run_reduce(Run *r, Metrics *m);
  * experts. */
 const RouterMetrics *run_routers(const Run *r);
 /* Runs the next batch once more, without an update, and names the first tensor that is not finite: a weight,
- * an output or a gradient. Returns the rank that found it; every rank gets the name. Collective. */
+ * an output or a gradient. Returns the rank that found it; every rank gets the name. -1: all is finite, and
+ * the name says so. Collective. */
 int run_locate(Run *r, char name[160]);
 /* Dies, and names the first tensor of step s that is not finite; the rank that found it reports. Keeps the
  * batch (kept.h). Collective. */

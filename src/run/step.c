@@ -69,7 +69,7 @@ static int scale_allows(Run *r)
         die(EXIT_NUMERIC, "loss-scale",
             "iteration %lld: the gradient of %s overflows at the smallest loss scale, %g; change: train in "
             "bf16, lower lr, or lower min_loss_scale",
-            (long long)(r->progress.iteration + 1), optimizer_blame(&r->opt, &v), c->min_loss_scale);
+            (long long)(r->progress.iteration + 1), optimizer_blame(&r->opt, &v, NULL), c->min_loss_scale);
     if (overflow)
         optimizer_go(&r->opt);
     r->progress.skipped += overflow;

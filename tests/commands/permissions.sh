@@ -1,7 +1,8 @@
 #!/bin/sh
 # tests/commands/permissions.sh -- a file or folder that an ordinary user may not read is reported as
 # "Permission denied" with its path, and not as a folder without checkpoints, another job, another format, or
-# a fresh start. Root may read everything, so the test runs as user 65534 then.
+# a fresh start. A user who may start no more processes gets one line. Root may do all that, so the test runs as user
+# 65534 then.
 set -u
 bad=0
 as() { "$@"; }
@@ -58,4 +59,13 @@ for path in run run/checkpoints; do denied 4 $path ./train inspect run; done
 denied 1 $checkpoint/manifest.json ./train inspect run
 denied 5 run/.lock ./train tiny.yaml save=run load=latest train_iters=4
 denied 4 run ./train tiny.yaml save=run load=latest train_iters=4
+
+for threads in 1 2; do
+    as prlimit --nproc=1 ./train tiny.yaml save=few$threads threads=$threads > log 2>&1
+    rc=$?
+    [ $rc = 5 ] && [ "$(grep -c '^error\[' log)" = 1 ] && grep -q '^error\[threads*\] .*cannot start .*thread.*; change: ' log && continue
+    echo "no more processes, $threads threads: code $rc"
+    tail -n 2 log
+    bad=$((bad + 1))
+done
 [ $bad = 0 ]

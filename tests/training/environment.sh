@@ -1,8 +1,8 @@
 #!/bin/sh
 # tests/training/environment.sh -- what surrounds a run does not change it: the same run has the same bytes
 # when it is repeated, in another time zone, locale, umask, folder or home, with other threads, with standard
-# streams closed or full, and while the wall clock jumps by an hour. Too few open files or too little memory:
-# one error line, exit code 5.
+# streams closed or full, without locked memory, and while the wall clock jumps by an hour. Too few open files
+# or too little memory: one error line, exit code 5.
 set -u
 work=${WORK:?} launch=$PWD/scripts/launch bad=0
 . tests/tiny.sh
@@ -26,6 +26,7 @@ trains "time zone, locale, no home" env -u HOME TZ=Asia/Kathmandu LC_ALL=de_DE.U
 trains "OMP_NUM_THREADS=7" env OMP_NUM_THREADS=7 "$TRAIN"
 trains "umask 077" sh -c 'umask 077; exec "$@"' sh "$TRAIN"
 trains "no environment" env -i "$TRAIN"
+trains "no locked memory" sh -c 'ulimit -l 0; exec "$@"' sh "$TRAIN"
 for streams in '<&-' '>&-' '2>&-' '<&- >&- 2>&-' '> /dev/full' '> /dev/full 2>&1'; do
     trains "streams $streams" sh -c "exec \"\$@\" $streams" sh "$TRAIN"
 done
@@ -78,6 +79,9 @@ chmod +x "$work/train"
 TRAIN=$work/train "$launch" -n 2 "$work/tiny.yaml" save="$work/jumps" > "$work/log" 2>&1 ||
     fail "two ranks, the clock jumps"
 same two "$work/jumps" "two ranks, the clock jumps"
+(ulimit -l 0; exec "$launch" -n 2 "$work/tiny.yaml" save="$work/unlocked") > "$work/log" 2>&1 ||
+    fail "two ranks, no locked memory"
+same two "$work/unlocked" "two ranks, no locked memory"
 
 # limited LIMIT CAUSE -- under `ulimit LIMIT` the run ends with 5 and one error line that has CAUSE
 limited() {

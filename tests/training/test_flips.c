@@ -7,7 +7,7 @@
  * the bit flips back, and the next trial follows. Rank 0 prints one line of counts.
  * FLIP="RANK SITE ITERATION SUFFIX SEED": a bit of a tensor of rank RANK whose name ends in SUFFIX (.master,
  * .exp_avg, .exp_avg_sq; weight: any weight) flips at the rank's comm_note of SITE in that iteration,
- * once.
+ * once. SUFFIX gradient: all bits of the exponent of an element of a gradient are set.
  * WRONG="RANK ITERATION SKIP HOW": the product of a linear layer on rank RANK has a wrong element in that
  * iteration, after SKIP right ones; HOW transient: once; persistent: in every later product, too. */
 #include "job.h"
@@ -84,6 +84,21 @@ static Flip choose(const char *suffix, uint64_t random)
 static void flip(const Flip *f)
 {
     *f->at ^= (unsigned char)(1 << f->bit);
+}
+
+/* Makes an element of a random gradient of this rank an infinity or a NaN. */
+static void spoil_gradient(uint64_t random)
+{
+    const Params *p = &run->params;
+    int64_t from, to;
+    const Param *t;
+    do
+        t = &p->param[random++ % (uint64_t)p->nparam], param_held(p, t, &p->data.grad, &from, &to);
+    while (from >= to || t->copy || t->def->cut == CUT_NONE);      /* of copies one alone is looked at */
+    uint32_t *x = (uint32_t *)param_at(p, t, &p->data.grad, from + (int64_t)(random % (uint64_t)(to - from)));
+    BUG_ON(p->data.grad.type != F32);
+    *x |= 0x7f800000;
+    fprintf(stderr, "flipped the gradient of %s\n", t->name);
 }
 
 static uint64_t random_of(int64_t seed, int64_t trial, int k)
@@ -200,6 +215,10 @@ void __wrap_comm_note(const char *text)
     if (me != victim || !of || strncmp(text, site, strlen(site)) || noted != iteration)
         return;
     done = 1;
+    if (!strcmp(suffix, "gradient")) {
+        spoil_gradient(random_of(seed, 0, 0));
+        return;
+    }
     Flip f = choose(suffix, random_of(seed, 0, 0));
     flip(&f);
     fprintf(stderr, "flipped %s%s\n", f.what->tensor, f.what->suffix);

@@ -1,6 +1,6 @@
 /* test_memory -- each rank's memory against its plan: mpirun -n 4. Every ZeRO stage on pipeline 2 x
  * data 2; every kind of context parallelism, whose ranks divide the activations, too; experts with balanced
- * and with hot routing, and with a capacity */
+ * and with hot routing, and with a capacity; the snapshots of saves */
 #include "job.h"
 #include "run.h"
 #include "test.h"
@@ -43,6 +43,27 @@ static const Batch *zeros(void *run, int mb)
  * experts need only part: their messages are small here.
  *   n, args  in  what the layout changes in the file, and room for one argument more */
 static int64_t beyond;                 /* bytes that resident memory may be apart from the plan, beside 5 % */
+static const char *save_in;            /* where the run saves once; NULL: nowhere */
+static int64_t written;                /* bytes that this rank writes in a save */
+
+/* Saves the state. What it takes must be there before: the run's memory does not grow by it. */
+static void save_once(Run *r)
+{
+    json_t *state = json_pack("{s:i}", "iteration", 1);
+    const RunCheckpoint *k = &r->checkpoint;
+    written = 0;
+    for (int i = 0; i < k->npieces; i++)
+        written += k->pieces[i].rows * k->pieces[i].cols * (int64_t)dtype_size(k->pieces[i].type);
+    size_t used = r->arenas.host.used;
+    saver_start(r->checkpoint.saver);
+    saver_save(r->checkpoint.saver, 1, state);
+    CHECK(saver_wait(r->checkpoint.saver) == 1, "saved");
+    CHECK(r->arenas.host.used == used && used == r->arenas.host.size && r->arenas.host.peak == used,
+          "%zu bytes of the host's arena, %zu after the save, %zu planned", used, r->arenas.host.used,
+          r->arenas.host.size);
+    json_decref(state);
+}
+
 static Memory held(const char *file, int n, char **args)
 {
     static char isa[32];
@@ -54,12 +75,14 @@ static Memory held(const char *file, int n, char **args)
     run_grid(&g, c);                   /* MPI's own memory is not part of the plan */
     grid_close(&g);
     int64_t before = metrics_memory_resident();
-    run_open(&r, c, RUN_TRAIN, 0, NULL);
+    run_open(&r, c, RUN_TRAIN, 0, save_in);
     r.step.feed = zeros;
     Metrics m = {0};
     r.step.metrics = &m;
     run_gradients(&r);
     r.step.metrics = NULL;
+    if (save_in)
+        save_once(&r);
     int64_t used = metrics_memory_resident() - before, plan = r.plan.memory.total;
     int64_t unused = c->context_parallel_size > 1 || c->expert_model_parallel_size > 1 ? r.plan.workspace : 0;
     int64_t fullest = used;            /* with one hot expert the other ranks hold less */
@@ -155,6 +178,28 @@ static void capacity(const char *file)
           (double)padded / 1e6, (double)free / 1e6);
 }
 
+/* A save that goes on beside training needs a copy of what this rank writes: the plan has it, it is taken
+ * from the arenas when the run opens, and it is held like the rest. */
+static void snapshots(const char *file, const char *strategy)
+{
+    char sharding[96];
+    char *args[6] = {sharding, "async_save=false", "num_layers=4", "vocab_size=2000"};
+    snprintf(sharding, sizeof sharding, "data_parallel_sharding_strategy=%s", strategy);
+    char *top = xstrdup(file);
+    *strrchr(top, '/') = 0;
+    *strrchr(top, '/') = 0;
+    save_in = xasprintf("%s/saved", top);
+    Memory plain = held(file, 4, args);
+    args[1] = "async_save=true";
+    Memory copied = held(file, 4, args);
+    int64_t more = copied.total - plain.total;
+    CHECK(labs(more - written) < 4096, "%lld bytes more are planned, a rank writes %lld", (long long)more,
+          (long long)written);
+    free((char *)save_in);
+    free(top);
+    save_in = NULL;
+}
+
 int main(void)
 {
     static const char *const strategies[] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
@@ -190,6 +235,8 @@ int main(void)
         experts(file, grids[g][0], grids[g][1], "hot");
     }
     capacity(file);
+    snapshots(file, "optim");
+    snapshots(file, "optim_grads_params");
     unlink(file);
     return test_end();
 }

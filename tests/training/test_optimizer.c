@@ -283,7 +283,7 @@ static void rule(const Config *c)
             square += g[i] * gscale * g[i] * gscale;
         Verdict v = judge(&r, gscale);
         same("norm", v.norm, sqrt(square), 1e-13);
-        CHECK(!v.bad && v.go && !optimizer_blame(&r.opt, &v), "%d terms are bad", (int)v.bad);
+        CHECK(!v.bad && v.go && !optimizer_blame(&r.opt, &v, NULL), "%d terms are bad", (int)v.bad);
         for (int i = 0; i < p->nparam; i++) {
             int64_t at = p->param[i].offset;
             plain_step(c, p->param[i].ndim == 2, t, (Plain){x.w + at, x.m + at, x.v + at}, g + at, gscale,
@@ -299,7 +299,7 @@ static void rule(const Config *c)
         }
     g[p->param[2].offset] = NAN;
     Verdict v = judge(&r, 1);
-    const char *bad = optimizer_blame(&r.opt, &v);
+    const char *bad = optimizer_blame(&r.opt, &v, NULL);
     CHECK(v.bad == 1 && !v.go, "%d terms are bad", (int)v.bad);
     CHECK(bad && !strcmp(bad, p->param[2].name), "blamed %s", bad ? bad : "nothing");
     free(x.w);
