@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "pool.h"
 #include "base.h"
+#include "modes.h"
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -89,6 +90,7 @@ static void *worker_main(void *arg)
         atomic_fetch_add(&p->inside, 1);
         if (atomic_load(&p->open))
             take_items(p, w.thread);
+        modes_look(POOL_THREAD);
         if (atomic_fetch_sub(&p->inside, 1) == 1 && atomic_load(&p->caller_sleeps))
             futex_wake(&p->inside, 1);
     }

@@ -3,6 +3,7 @@
 #include "engine.h"
 #include "flight.h"
 #include "job.h"
+#include "modes.h"
 #include "pace.h"
 #include <limits.h>
 #include <linux/futex.h>
@@ -329,6 +330,8 @@ static void *progress(void *arg)
         if (work && !advance(NULL) && pending && !waiting)
             sleep_on_bell(NULL, 0);
         give();
+        if (work)                      /* it has added numbers */
+            modes_look(MESSAGE_THREAD);
         if (!work && !thread_stop)
             syscall(SYS_futex, &kick, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
     }

@@ -2,6 +2,7 @@
 #include "cost.h"
 #include "run_layout.h"
 #include "job.h"
+#include "modes.h"
 #include <math.h>
 
 /* The rank that the launcher gave this process. */
@@ -65,6 +66,7 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     lists_units(r);
     run_device_open(r);                                /* run_device.c: CPU or GPU */
     run_attention(r);                                  /* run_attention.c: a GPU's attention kernels */
+    modes_check(0);                                    /* every library is loaded */
     run_fit(r);                                        /* fit.c: dies when the plan does not fit */
     run_device_arenas(r);                              /* run_device.c: all memory, empty */
     run_tune(r, run_dir);                              /* run_tune.c: algorithms of a GPU's products */

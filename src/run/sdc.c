@@ -1,6 +1,7 @@
 /* sdc -- silent data corruption: hashes of weights, masters and moments, compared between the ranks that hold
  * the same, and between the end of an update and the start of the next one */
 #define _GNU_SOURCE
+#include "modes.h"
 #include "run_layout.h"
 #include <stdlib.h>
 #include <string.h>
@@ -245,6 +246,7 @@ void sdc_seal(Run *r)
 
 void run_check(Run *r)
 {
+    modes_check(r->progress.iteration);
     if (!r->sdc.list)
         return;
     if (r->sdc.sealed)

@@ -2,6 +2,7 @@
 #include "flight.h"
 #include "kept.h"
 #include "lr.h"
+#include "modes.h"
 #include "run_layout.h"
 #include <math.h>
 
@@ -81,6 +82,7 @@ static void update(Run *r, Metrics *m)
     const Config *c = r->cfg;
     m->loss_scale = r->opt.loss_scale.scale;
     m->learning_rate = lr_at(c, r->progress.consumed_samples);
+    modes_check(r->progress.iteration + 1);
     rerun_compare(r);
     sdc_verify(r);
     r->sdc.sealed = 0;
@@ -337,6 +339,7 @@ double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, 
             tick(ctx, b + 1);
     }
     double sums[2] = {0};
+    modes_check(r->progress.iteration);
     all->wait(all, all->all_reduce(all, m->sums, 2, F64, OP_SUM));
     m->dev->get(m->dev, sums, m->sums, sizeof sums);
     return sums[1] > 0 ? sums[0] / sums[1] : 0;

@@ -1,5 +1,5 @@
 /* test_faults -- the executable with a rank that dies, hangs or is slow at a chosen moment, for
- * tests/parallel/faults.sh, hangs.sh, restarts.sh, failures.sh and stragglers.sh
+ * tests/parallel/faults.sh, hangs.sh, restarts.sh, failures.sh, stragglers.sh and float_modes.sh
  *
  * The linker wraps comm_note and message_advance (Makefile), and faults.h stands in front of the calls that
  * write files; all else is the program itself.
@@ -14,7 +14,8 @@
  * line that names no iteration), stop (SIGSTOP), loop (computes for ever), sleep (waits for a signal that
  * does not come), pipe (reads a FIFO that nobody writes), disk (sleeps in the system where only SIGKILL
  * wakes it, as before a file system that does not answer), thread (another thread keeps the engine's lock),
- * drop (the next message that it sends is lost), nap (sleeps for four seconds and goes on), slow (for 20
+ * drop (the next message that it sends is lost), nap (sleeps for four seconds and goes on), down (rounds
+ * down from now on; MICROSECONDS is 0: a signal's handler cannot change modes), slow (for 20
  * iterations every instruction of SITE takes MICROSECONDS percent longer than these usually did; SITE `all`:
  * F, B and S). */
 #define _GNU_SOURCE
@@ -24,6 +25,7 @@
 #include "pace.h"
 #include <ctype.h>
 #include <fcntl.h>
+#include <fenv.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -153,6 +155,8 @@ static void strike(int sig)
         usleep(4000000);
     else if (!strcmp(how, "drop"))
         dropping = 1;
+    else if (!strcmp(how, "down"))
+        fesetround(FE_DOWNWARD);
     else if (!strcmp(how, "thread"))
         for (pthread_create(&thread, NULL, keep_lock, NULL); !held;)
             usleep(100);
