@@ -211,7 +211,8 @@ $(BUILD)/test_messages: $(CPU)/tests/test_messages.o $(CPU)/train.o $(HOOKS) $(C
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ $(foreach f,comm_note run_check collective_advance message_advance \
 	    piece_check MPI_Irecv MPI_Test,-Wl,--wrap=$(f)) -o $@ $(LDLIBS)
 $(BUILD)/test_faults: $(CPU)/tests/test_faults.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
-	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=comm_note,--wrap=message_advance -o $@ $(LDLIBS)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ $(foreach f,comm_note message_advance cpu_open config_build_id,-Wl,--wrap=$(f)) \
+	    -o $@ $(LDLIBS)
 
 # with a record of what it does to files, and a command of its own
 $(BUILD)/test_power: $(CPU)/tests/test_power.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)

@@ -240,6 +240,14 @@ int by_double(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+const char *host_name(char host[HOST_NAME])
+{
+    memset(host, 0, HOST_NAME);
+    if (gethostname(host, HOST_NAME - 1))
+        strcpy(host, "?");
+    return host;
+}
+
 double now(void)
 {
     struct timespec t;

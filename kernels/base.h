@@ -111,6 +111,10 @@ uint64_t hash64(const void *p, size_t n, uint64_t h);
 /* Order of qsort for records that begin with a double, the smallest first. */
 int by_double(const void *a, const void *b);
 
+/* Writes the name of this host to `host`, filled up with zeros; returns it. */
+enum { HOST_NAME = 64 };
+const char *host_name(char host[HOST_NAME]);
+
 /* Seconds on the monotonic clock. */
 double now(void);
 

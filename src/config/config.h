@@ -140,9 +140,9 @@ void config_pad_vocab(Config *c);
 uint64_t config_hash(const Config *cfg);
 uint64_t config_hash_key(const Config *cfg, int option, uint64_t hash); /* one option, added to `hash` */
 
-/* Dies with EXIT_CONFIG when the ranks of `all` have different configurations. The message names the
- * ranks that differ from the majority (from rank 0, if there is none), and the first key that differs
- * with both values. Collective over all. */
+/* Dies with EXIT_CONFIG when the ranks of `all` run different builds or have different configurations. The
+ * message names the ranks that differ from the majority (from rank 0, if there is none), and the first key
+ * that differs with both values. Collective over all. */
 struct Comm;
 void config_same(const Config *cfg, struct Comm *all);
 

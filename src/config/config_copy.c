@@ -117,8 +117,24 @@ static void broadcast(Comm *all, void *buf, size_t bytes, int root)
     all->wait(all, all->broadcast(all, buf, (int64_t)(bytes / sizeof(int64_t)), I64, root));
 }
 
+static void same_build(Comm *all)
+{
+    char mine[64] = "", usually[64];
+    snprintf(mine, sizeof mine, "%.63s", config_build_id());
+    uint64_t own = hash64(mine, sizeof mine, HASH_SEED), *hash = xcalloc((size_t)all->size, sizeof *hash);
+    all->wait(all, all->all_gather(all, hash, &own, 1, I64));
+    uint64_t want = usual(hash, all->size);
+    int odd = lowest(hash, all->size, want, 0), model = lowest(hash, all->size, want, 1);
+    free(hash);
+    memcpy(usually, mine, sizeof mine);
+    broadcast(all, usually, sizeof usually, model);
+    all_ok(all, all->rank != odd, EXIT_CONFIG, "build-differs", "rank %d runs %s, and rank %d %s; change: "
+           "install the same build on every host", odd, mine, model, usually);
+}
+
 void config_same(const Config *c, Comm *all)
 {
+    same_build(all);
     uint64_t mine = config_hash(c), *hash = xcalloc((size_t)all->size, sizeof *hash), of_key[OPTIONS];
     all->wait(all, all->all_gather(all, hash, &mine, 1, I64));
     uint64_t want = usual(hash, all->size);

@@ -65,6 +65,7 @@ void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const ch
     run_table_open(r);                                 /* the parameter table again, over the groups */
     lists_units(r);
     run_device_open(r);                                /* run_device.c: CPU or GPU */
+    run_alike(r);                                      /* run_alike.c: dies where results would differ */
     run_attention(r);                                  /* run_attention.c: a GPU's attention kernels */
     modes_check(0);                                    /* every library is loaded */
     run_fit(r);                                        /* fit.c: dies when the plan does not fit */

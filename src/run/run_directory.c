@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "run_directory.h"
 #include "checkpoint.h"
+#include "config_table.h"
 #include "memory_copies.h"
 #include "source.h"
 #include <dirent.h>
@@ -54,11 +55,13 @@ static void new_id(char id[RUN_ID])
 
 /* ---- claiming ---- */
 
-/* Locks PATH/.lock for this process and writes its owner into it, a record of fixed size. Returns 0, or
- * the exit code and a reason. */
+#define OWNER 128      /* bytes of .lock: "process 12 on a", a line end, a number drawn at random */
+
+/* Locks PATH/.lock for this process and writes its owner into it. Returns 0, or the exit code and a
+ * reason. */
 static int lock(RunDirectory *d, char why[WHY])
 {
-    char *path = xasprintf("%s/.lock", d->path), who[128] = "", host[64] = "?";
+    char *path = xasprintf("%s/.lock", d->path), who[OWNER] = "", host[HOST_NAME], drawn[RUN_ID];
     do
         d->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
     while (d->lock < 0 && errno == EINTR);
@@ -73,9 +76,55 @@ static int lock(RunDirectory *d, char why[WHY])
         return file_why(why, "another job (%s) is writing in %s; change: wait for the other job, or "
                         "save=DIR, another folder", known ? who : "unknown", d->path), EXIT_CHECKPOINT;
     }
-    gethostname(host, sizeof host - 1);
-    memset(who + snprintf(who, sizeof who, "process %d on %s", (int)getpid(), host), '\n', 1);
-    return file_write_at(d->lock, ".lock", who, sizeof who, 0, why) ? 0 : EXIT_RESOURCE;
+    memset(who, 0, sizeof who);
+    new_id(drawn);
+    snprintf(who, sizeof who, "process %d on %s\n%s", (int)getpid(), host_name(host), drawn);
+    if (!file_write_at(d->lock, ".lock", who, sizeof who, 0, why))
+        return EXIT_RESOURCE;
+    return fsync(d->lock) ? file_errno(why, "cannot flush .lock in %s", d->path), EXIT_RESOURCE : 0;
+}
+
+/* ---- one folder for all ranks ---- */
+
+#define LATE 30.0                  /* seconds: as long may NFS show what was there before (acdirmin) */
+
+/* Whether this rank reads in PATH/.lock what rank 0 has written into it. *locked: whether rank 0's lock
+ * keeps this rank from locking it. */
+static int sees(const char *path, const char owner[OWNER], int *locked, char why[WHY])
+{
+    char *name = xasprintf("%s/.lock", path), found[OWNER] = "";
+    int fd = open(name, O_RDWR | O_CLOEXEC | O_NOFOLLOW), seen = 0;    /* NFS locks what may be written */
+    if (fd < 0)
+        file_errno(why, "cannot open %s", name);
+    else if (file_read_at(fd, name, found, OWNER, 0, why)) {
+        seen = !memcmp(found, owner, OWNER);
+        *locked = !seen || flock(fd, LOCK_EX | LOCK_NB) < 0;
+        found[strcspn(found, "\n")] = 0;
+        file_why(why, "%s is of another job (%s)", name, found);
+    }
+    if (fd >= 0)
+        close(fd);
+    free(name);
+    return seen;
+}
+
+/* Dies unless every rank sees the folder that rank 0 has claimed, for all of them write shards into it.
+ * Collective. */
+static void see_one_folder(const RunDirectory *d, Comm *all)
+{
+    char owner[OWNER] = "", why[WHY] = "", host[HOST_NAME];
+    int seen = all->rank || file_read_at(d->lock, ".lock", owner, OWNER, 0, why), locked = 1;
+    all->wait(all, all->broadcast(all, owner, OWNER / 8, I64, 0));
+    for (double end = now() + LATE; all->rank && !(seen = sees(d->path, owner, &locked, why)) && now() < end;)
+        usleep(20000);
+    all_ok(all, seen, EXIT_RESOURCE, "run-directory", "rank %d on host %s does not see the folder %s that "
+           "rank 0 has claimed: %s; change: save=DIR, a folder on a file system that all hosts share",
+           all->rank, host_name(host), d->path, why);
+    int64_t free_for_all = !locked;
+    all->wait(all, all->all_reduce(all, &free_for_all, 1, I64, OP_MAX));
+    if (free_for_all && all->rank == 0)
+        warn("locks in %s do not hold between ranks (NFS mounted with nolock or local_lock?): nothing keeps "
+             "a second job from writing in it", d->path);
 }
 
 static int make_and_lock(RunDirectory *d, char why[WHY])
@@ -155,6 +204,8 @@ void run_directory_claim(RunDirectory *d, const Config *cfg, Comm *all)
     d->goes_on = said[0], d->used = said[1], d->memory = said[3];
     d->from = !said[2] ? NULL : strcmp(cfg->load, "latest") ? cfg->load : d->path;
     snprintf(d->id, sizeof d->id, "%016" PRIx64, (uint64_t)id);
+    if (cfg->save_interval != CFG_ABSENT || cfg->save_at_end || cfg->on_spike == ON_SPIKE_REWIND)
+        see_one_folder(d, all);
 }
 
 /* ---- beginning ---- */

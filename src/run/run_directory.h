@@ -28,7 +28,8 @@ typedef struct {
  * fresh start), `latest` or a path into this folder (this run goes on, or starts where nothing is saved
  * yet), or another place. Dies with EXIT_CONFIG when the start would mix two runs or `save` is itself a
  * checkpoint, EXIT_CHECKPOINT when another job holds the lock, EXIT_RESOURCE when the folder cannot be
- * made or written. Collective over all; rank 0 alone touches the folder. */
+ * made or written, or when a run that saves has ranks that do not see it. Warns where its lock does not hold
+ * between ranks. Collective over all; rank 0 alone writes in the folder. */
 void run_directory_claim(RunDirectory *d, const Config *cfg, Comm *all);
 
 /* Prepares the folder for the step after `iteration`. A fresh start moves aside the run that is there. A

@@ -21,6 +21,9 @@ int lists_split(const Config *c, const PipeShape *s);
  * groups do. Collective. */
 void run_device_open(Run *r);
 void run_device_close(Run *r);
+/* Dies with EXIT_CONFIG unless the CPUs of all ranks compute the same bits; warns of other GPUs, and of ranks
+ * with fewer threads. Collective. */
+void run_alike(Run *r);
 /* Ranks that share this rank's device, itself included. */
 int run_device_ranks(const Run *r);
 /* Bytes that the device would take for itself. */

@@ -1,11 +1,9 @@
 /* sdc -- silent data corruption: hashes of weights, masters and moments, compared between the ranks that hold
  * the same, and between the end of an update and the start of the next one */
-#define _GNU_SOURCE
 #include "modes.h"
 #include "run_layout.h"
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- what is hashed ---- */
 
@@ -95,13 +93,6 @@ static void hash_all(Run *r, uint64_t *out)
 
 /* ---- replicas ---- */
 
-static const char *host_name(char host[64])
-{
-    memset(host, 0, 64);
-    gethostname(host, 63);
-    return host;
-}
-
 /* The first tensor that not all ranks of a group hold alike. */
 typedef struct {
     char tensor[112]; /* name; "" */
@@ -149,15 +140,15 @@ static void find_difference(Run *r, int k, int64_t *votes, Difference *found)
 static int suspects(Run *r, const int64_t *votes, int64_t most, char *text, size_t size)
 {
     Comm *all = &r->grid.all;
-    char mine[64], *host = xcalloc((size_t)all->size, 64);
+    char mine[HOST_NAME], *host = xcalloc((size_t)all->size, HOST_NAME);
     int n = 0;
-    all->wait(all, all->all_gather(all, host, host_name(mine), 8, I64));
+    all->wait(all, all->all_gather(all, host, host_name(mine), HOST_NAME / 8, I64));
     text[0] = 0;
     for (int rank = 0; rank < all->size; rank++) {
         size_t used = strlen(text);
         if (votes[rank] == most && n++ < 4)
             snprintf(text + used, size - used, "%srank %d on host %.63s", used ? " and " : "", rank,
-                     host + (size_t)rank * 64);
+                     host + (size_t)rank * HOST_NAME);
     }
     free(host);
     return n;
@@ -220,7 +211,7 @@ void sdc_verify(Run *r)
 {
     RunSdc *s = &r->sdc;
     int bad = 0;
-    char host[64];
+    char host[HOST_NAME];
     if (!s->sealed)
         return;
     hash_all(r, s->seen);

@@ -1,8 +1,8 @@
 /* test_faults -- the executable with a rank that dies, hangs or is slow at a chosen moment, for
  * tests/parallel/faults.sh, hangs.sh, restarts.sh, failures.sh, stragglers.sh and float_modes.sh
  *
- * The linker wraps comm_note and message_advance (Makefile), and faults.h stands in front of the calls that
- * write files; all else is the program itself.
+ * The linker wraps comm_note, message_advance, cpu_open and config_build_id (Makefile), and faults.h stands in
+ * front of the calls that write files; all else is the program itself.
  *
  * FAULT="RANK SITE ITERATION MICROSECONDS [HOW]": rank RANK (-2: every rank) dies that long after its
  * comm_note of SITE in that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save";
@@ -17,9 +17,12 @@
  * drop (the next message that it sends is lost), nap (sleeps for four seconds and goes on), down (rounds
  * down from now on; MICROSECONDS is 0: a signal's handler cannot change modes), slow (for 20
  * iterations every instruction of SITE takes MICROSECONDS percent longer than these usually did; SITE `all`:
- * F, B and S). */
+ * F, B and S).
+ * PRETEND_ISA, PRETEND_THREADS, PRETEND_BUILD: the instruction set and the number of threads that this rank
+ * computes with, and the build that it says to be. */
 #define _GNU_SOURCE
 #include "faults.h"
+#include "device.h"
 #include "engine.h"
 #include "job.h"
 #include "pace.h"
@@ -48,6 +51,22 @@ void __real_comm_note(const char *text);
 void __wrap_comm_note(const char *text);
 int __real_message_advance(Request *r);
 int __wrap_message_advance(Request *r);
+void __real_cpu_open(Device *d, Dtype real, const char *isa, int threads);
+void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads);
+const char *__real_config_build_id(void);
+const char *__wrap_config_build_id(void);
+
+void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads)
+{
+    const char *other = getenv("PRETEND_ISA"), *number = getenv("PRETEND_THREADS");
+    __real_cpu_open(d, real, other ? other : isa, number ? atoi(number) : threads);
+}
+
+const char *__wrap_config_build_id(void)
+{
+    const char *other = getenv("PRETEND_BUILD");
+    return other ? other : __real_config_build_id();
+}
 
 static void leave_file(const char *name)
 {
