@@ -70,10 +70,11 @@ static _Noreturn void report(uint32_t bits, int64_t iteration)
         add(what, "", "has another x87 control word");
     if (iteration)
         snprintf(when, sizeof when, "in iteration %lld", (long long)iteration);
-    die(EXIT_NUMERIC, "float-modes", "%s %s, seen %s: a library in this process has set that%s%.200s; "
-        "nothing computed so is saved; change: leave out the library, or build it without -ffast-math and without "
-        "calls like fesetround", name[bits >> 16], what, when,
-        preload && *preload ? ", perhaps one of LD_PRELOAD " : "", preload ? preload : "");
+    die(EXIT_NUMERIC, "float-modes",
+        "%s %s, seen %s: a library in this process has set that%s%.200s; nothing computed so is saved; "
+        "change: leave out the library, or build it without -ffast-math and without calls like fesetround",
+        name[bits >> 16], what, when, preload && *preload ? ", perhaps one of LD_PRELOAD " : "",
+        preload ? preload : "");
 }
 
 void modes_check(int64_t iteration)

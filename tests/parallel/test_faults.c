@@ -1,8 +1,8 @@
 /* test_faults -- the executable with a rank that dies, hangs or is slow at a chosen moment, for
  * tests/parallel/faults.sh, hangs.sh, restarts.sh, failures.sh, stragglers.sh and float_modes.sh
  *
- * The linker wraps comm_note, message_advance, cpu_open and config_build_id (Makefile), and faults.h stands in
- * front of the calls that write files; all else is the program itself.
+ * The linker wraps comm_note, message_advance, cpu_open and config_build_id (Makefile), and faults.h stands
+ * in front of the calls that write files; all else is the program itself.
  *
  * FAULT="RANK SITE ITERATION MICROSECONDS [HOW]": rank RANK (-2: every rank) dies that long after its
  * comm_note of SITE in that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save";
