@@ -86,7 +86,8 @@ if [ "$pattern" = --texts ]; then
     exit $((missed > 0))
 fi
 make -s tests train || exit 2
-grep -E "$pattern" "$work/list" > "$work/some" && mv "$work/some" "$work/list"
+grep -E "$pattern" "$work/list" > "$work/some" || { echo "no seed has a line with $pattern"; exit 2; }
+mv "$work/some" "$work/list"
 while read -r name file row; do
     seed=$work/$name why='' built=$work/$name scripts=''
     case $file in scripts/*) built=$build scripts=$seed/scripts ;; esac
