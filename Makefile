@@ -2,7 +2,7 @@
 # make test       builds and runs the test suite        make test DEBUG=1   under ASan and UBSan
 # make demo       a small GPT on English text           make bench          speed beside PyTorch's
 # make test-X     what is too long for the suite, or needs more than it has; tests/README.md says what each shows:
-#                 layouts kill power failures goodput leaks hangs stragglers restarts launch hosts network slurm kubernetes seeds same readme bare emulation
+#                 layouts kill power failures allocations goodput leaks hangs stragglers restarts launch hosts network slurm kubernetes seeds same readme bare emulation
 #                 huggingface portable valgrind
 # make fuzz MINUTES=n      every reader of files under libFuzzer (needs clang)
 # make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver, on the CPU)     ARCHS=90a: for one kind
@@ -211,7 +211,7 @@ $(BUILD)/test_messages: $(CPU)/tests/test_messages.o $(CPU)/train.o $(HOOKS) $(C
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ $(foreach f,comm_note run_check collective_advance message_advance \
 	    piece_check MPI_Irecv MPI_Test,-Wl,--wrap=$(f)) -o $@ $(LDLIBS)
 $(BUILD)/test_faults: $(CPU)/tests/test_faults.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
-	@echo "  link $@"; $(CC) $(CFLAGS) $^ $(foreach f,comm_note message_advance cpu_open config_build_id,-Wl,--wrap=$(f)) \
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ $(foreach f,comm_note message_advance cpu_open config_build_id pthread_create fork,-Wl,--wrap=$(f)) \
 	    -o $@ $(LDLIBS)
 
 # with a record of what it does to files, and a command of its own
@@ -345,6 +345,9 @@ test-goodput: train
 test-memory: $(BUILD)/test_faults train
 	BUILD=$(BUILD) tests/parallel/memory.sh $(or $(N),200)
 
+test-allocations: $(BUILD)/test_faults train
+	BUILD=$(BUILD) TRAIN=$(CURDIR)/$(BUILD)/train tests/training/allocations.sh $(or $(STRIDE),1)
+
 test-hangs: $(BUILD)/test_faults train
 	BUILD=$(BUILD) tests/parallel/hangs.sh $(or $(N),200)
 
@@ -411,6 +414,6 @@ clean:
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
-.PHONY: all tests fuzz cuda-tests test test-emulation docs demo bench bench-schedules test-failures test-goodput test-hangs test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
+.PHONY: all tests fuzz cuda-tests test test-allocations test-emulation docs demo bench bench-schedules test-failures test-goodput test-hangs test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
         test-slurm test-kubernetes test-readme test-bare test-seeds test-same test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

@@ -516,9 +516,13 @@ int training_run(int argc, char **argv)
     return code;
 }
 
+/* The memory of jansson: where there is none the job ends; jansson would leave out what it cannot hold. */
+static void *json_memory(size_t bytes) { return xrealloc(NULL, bytes); }
+
 int main(int argc, char **argv)
 {
     job_begin();
+    json_set_alloc_funcs(json_memory, free);
     signal(SIGXFSZ, SIG_IGN);          /* above the limit on file sizes (ulimit -f) a write fails */
     return commands_dispatch(argc, argv, training_run);
 }

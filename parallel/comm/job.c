@@ -319,9 +319,10 @@ void job_watch(void (*abort_job)(int code))
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &old);
     struct pollfd *at = xcalloc((size_t)page->ranks + 1, sizeof *at);
-    if (wake_fd < 0 || pthread_create(&watcher, NULL, watch, at))
+    int e = wake_fd < 0 ? errno : pthread_create(&watcher, NULL, watch, at);
+    if (e)
         die(EXIT_RESOURCE, "threads", "cannot start the thread that watches the other ranks: %s; change: "
-            "raise the limits on processes and open files (ulimit -u, -n)", strerror(errno));
+            "raise the limits on processes and open files (ulimit -u, -n)", strerror(e));
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     /* USR2 comes from scripts/launch, as mpirun passes it on; USR1 to commands with nothing to save */
     static const int ends[] = {SIGTERM, SIGUSR2, SIGUSR1};

@@ -33,6 +33,11 @@ static Place place_of(const Reader *r, yaml_mark_t m)
     check_add((r)->k, place_of(r, mark), (r)->arg >= 0 ? "%s: " fmt : "%s" fmt,                              \
               (r)->arg >= 0 ? (r)->name : "", ##__VA_ARGS__)
 
+static _Noreturn void no_memory(void)
+{
+    die(EXIT_RESOURCE, "memory", "no memory for the YAML parser; change: free memory on this machine");
+}
+
 /* Reads the next event. Returns 0 if the text is no YAML or not of the accepted subset: reading
  * stops. */
 static int next(Reader *r)
@@ -40,6 +45,8 @@ static int next(Reader *r)
     yaml_event_delete(&r->event);
     if (!yaml_parser_parse(&r->yaml, &r->event)) {
         yaml_parser_t *y = &r->yaml;
+        if (y->error == YAML_MEMORY_ERROR)
+            no_memory();
         memset(&r->event, 0, sizeof r->event);
         COMPLAIN(r, y->problem_mark, "not YAML: %s%s%s", y->problem ? y->problem : "cannot be read",
                  y->context ? ", " : "", y->context ? y->context : "");
@@ -363,7 +370,7 @@ static void open_reader(Reader *r, Check *k, int arg, const char *name, const ch
 {
     *r = (Reader){.k = k, .arg = arg, .name = name};
     if (!yaml_parser_initialize(&r->yaml))
-        die(EXIT_RESOURCE, "memory", "no memory for the YAML parser; change: free memory on this machine");
+        no_memory();
     yaml_parser_set_encoding(&r->yaml, YAML_UTF8_ENCODING);
     yaml_parser_set_input_string(&r->yaml, (const unsigned char *)text, size);
 }

@@ -120,10 +120,13 @@ static void parse(Reading *r, const char *text, size_t size)
 {
     yaml_parser_t y;
     yaml_document_t doc;
-    if (!yaml_parser_initialize(&y))
+    int ready = yaml_parser_initialize(&y);
+    if (ready)
+        yaml_parser_set_input_string(&y, (const unsigned char *)text, size);
+    int loaded = ready && yaml_parser_load(&y, &doc);
+    if (!ready || y.error == YAML_MEMORY_ERROR)
         die(EXIT_RESOURCE, "memory", "no memory for the YAML parser; change: free memory on this machine");
-    yaml_parser_set_input_string(&y, (const unsigned char *)text, size);
-    if (!yaml_parser_load(&y, &doc)) {
+    if (!loaded) {
         check_add(&r->list, place_of(y.problem_mark), "not YAML: %s",
                   y.problem ? y.problem : "cannot be read");
     } else {

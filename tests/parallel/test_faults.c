@@ -1,12 +1,15 @@
 /* test_faults -- the executable with a rank that dies, hangs or is slow at a chosen moment, for
  * tests/parallel/faults.sh, hangs.sh, restarts.sh, failures.sh, stragglers.sh and float_modes.sh
  *
- * The linker wraps comm_note, message_advance, cpu_open and config_build_id (Makefile), and faults.h stands
- * in front of the calls that write files; all else is the program itself.
+ * The linker wraps comm_note, message_advance, cpu_open, config_build_id, pthread_create and fork
+ * (Makefile), and faults.h stands in front of the calls that write files; all else is the program itself.
  *
  * FAULT="RANK SITE ITERATION MICROSECONDS [HOW]": rank RANK (-2: every rank) dies that long after its
  * comm_note of SITE in that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save";
- * "note": after the ITERATION-th instruction of this process; "start": after the process has begun.
+ * "note": after the ITERATION-th instruction of this process; "start": after the process has begun;
+ * "allocation", "thread", "fork": the ITERATION-th allocation, thread or process of this process cannot be had
+ * (HOW on: nor any allocation after it; ITERATION 0: none fails, and FAULT_DIR/allocations gets the number of
+ * the first allocation of each chain of callers).
  * FAULT_DIR: folder in which every rank leaves a file named after its process id; the rank that dies also
  * leaves `died`, whose time is the time of its death. HOW, instead of death: mpirun (its parent is killed),
  * segv, bus (a write to an address that is not there; to a page behind the end of its file), full, eio
@@ -27,6 +30,7 @@
 #include "job.h"
 #include "pace.h"
 #include <ctype.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <fenv.h>
 #include <pthread.h>
@@ -46,11 +50,16 @@ static char site[16], how[16] = "kill";
 static long long iteration, delay;
 static _Atomic int dropping;           /* bool: the next message is lost */
 static _Atomic int held;               /* bool: keep_lock has the lock */
+static int callers = -1;               /* FAULT_DIR/allocations, with iteration 0; else -1 */
 
 void __real_comm_note(const char *text);
 void __wrap_comm_note(const char *text);
 int __real_message_advance(Request *r);
 int __wrap_message_advance(Request *r);
+int __real_pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), void *arg);
+int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), void *arg);
+pid_t __real_fork(void);
+pid_t __wrap_fork(void);
 void __real_cpu_open(Device *d, Dtype real, const char *isa, int threads);
 void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads);
 const char *__real_config_build_id(void);
@@ -68,15 +77,22 @@ const char *__wrap_config_build_id(void)
     return other ? other : __real_config_build_id();
 }
 
-static void leave_file(const char *name)
+static int create(const char *name)
 {
     static char path[512];
     const char *dir = getenv("FAULT_DIR");
     if (!dir)
-        return;
+        return -1;
     strncat(strcpy(path, ""), dir, 400);
     strcat(strcat(path, "/"), name);
-    close(open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666));
+    return open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+}
+
+static void leave_file(const char *name)
+{
+    int fd = create(name);
+    if (fd >= 0)
+        close(fd);
 }
 
 static void read_pipe(void)
@@ -106,26 +122,91 @@ static void *keep_lock(void *unused)
     return unused;
 }
 
-/* ---- memory that cannot be had ---- */
+/* ---- memory and threads that cannot be had ---- */
 
 static int no_memory;                  /* bool */
+static _Atomic int counting;           /* bool: the site is `allocation` */
+static _Atomic long long allocations;
 
 #ifndef __SANITIZE_ADDRESS__
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *p, size_t n);
+void *__libc_memalign(size_t align, size_t n);
+
+/* Notes the number of an allocation whose callers are new. */
+static void note_callers(long long n)
+{
+    static uint64_t seen[1 << 16];
+    static __thread int inside;        /* bool: backtrace allocates, too */
+    void *at[24];
+    uint64_t h = 0;
+    if (inside)
+        return;
+    inside = 1;
+    int depth = backtrace(at, 24);
+    inside = 0;
+    for (int i = 2; i < depth; i++)
+        h = (h ^ (uint64_t)(uintptr_t)at[i]) * 1099511628211ull;
+    uint64_t *s = &seen[h >> 48];
+    while (*s && *s != h)
+        s = s == &seen[(1 << 16) - 1] ? seen : s + 1;
+    if (!*s)
+        dprintf(callers, "%lld\n", n);
+    *s = h;
+}
 
 static int refused(void)
 {
-    if (no_memory)
-        errno = ENOMEM;
-    return no_memory;
+    if (counting) {
+        long long n = ++allocations;
+        if (callers >= 0)
+            note_callers(n);
+        if (n != iteration && !(no_memory && n > iteration))
+            return 0;
+        if (n == iteration)
+            leave_file("died");
+        no_memory = !strcmp(how, "on");
+    } else if (!no_memory)
+        return 0;
+    errno = ENOMEM;
+    return 1;
 }
 
 void *malloc(size_t n) { return refused() ? NULL : __libc_malloc(n); }
 void *calloc(size_t n, size_t size) { return refused() ? NULL : __libc_calloc(n, size); }
 void *realloc(void *p, size_t n) { return refused() ? NULL : __libc_realloc(p, n); }
+void *aligned_alloc(size_t align, size_t n) { return refused() ? NULL : __libc_memalign(align, n); }
+
+int posix_memalign(void **p, size_t align, size_t n)
+{
+    *p = refused() ? NULL : __libc_memalign(align, n);
+    return *p ? 0 : ENOMEM;
+}
+
+void *mmap(void *at, size_t n, int protection, int flags, int fd, off_t from)
+{
+    return refused() ? MAP_FAILED : (void *)syscall(SYS_mmap, at, n, protection, flags, fd, from);
+}
 #endif
+
+/* Whether the call that is made now is the chosen one of the site. */
+static int is_chosen(const char *which)
+{
+    static _Atomic long long calls;
+    if (strcmp(site, which) || (rank != victim && victim != -2) || ++calls != iteration)
+        return 0;
+    leave_file("died");
+    errno = EAGAIN;
+    return 1;
+}
+
+int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), void *arg)
+{
+    return is_chosen("thread") ? EAGAIN : __real_pthread_create(t, a, fn, arg);
+}
+
+pid_t __wrap_fork(void) { return is_chosen("fork") ? -1 : __real_fork(); }
 
 /* ---- faults ---- */
 
@@ -217,8 +298,16 @@ __attribute__((constructor)) static void begin(void)
         fprintf(stderr, "FAULT='%s' is not RANK SITE ITERATION MICROSECONDS [HOW]\n", text);
         exit(2);
     }
-    if ((rank == victim || victim == -2) && !strcmp(site, "start"))
+    int here = rank == victim || victim == -2;
+    if (here && !strcmp(site, "start"))
         strike_later();
+    if (here && !strcmp(site, "allocation")) {
+        void *at[4];
+        backtrace(at, 4);              /* its first call loads a library */
+        if (!iteration)
+            callers = create("allocations");
+        counting = 1;
+    }
 }
 
 /* 1: the note is the chosen site of the chosen iteration. "B5.0 of iteration 12" is site B of iteration 12,

@@ -1,8 +1,8 @@
 #!/bin/sh
 # tests/training/environment.sh -- what surrounds a run does not change it: the same run has the same bytes
 # when it is repeated, in another time zone, locale, umask, folder or home, with other threads, with standard
-# streams closed or full, without locked memory, and while the wall clock jumps by an hour. Too few open files
-# or too little memory: one error line, exit code 5.
+# streams closed or full, without locked memory, and while the wall clock jumps by an hour. Too few open files, too
+# little memory, a thread or a process that cannot be had: one error line, exit code 5.
 set -u
 work=${WORK:?} launch=$PWD/scripts/launch bad=0
 . tests/tiny.sh
@@ -95,4 +95,28 @@ limited '-n 8' 'Too many open files'
 if (ulimit -v 30000 && "$TRAIN" help) > /dev/null 2>&1; then      # not with a sanitizer
     limited '-v 30000' 'cannot map'
 fi
+
+# refused SITE LEAST COMMAND... -- each thread (or process) that COMMAND starts cannot be had, in turn: 5 and one
+# error line, or no difference; there are LEAST of them at least
+refused() {
+    site=$1 least=$2 n=0
+    shift 2
+    while n=$((n + 1)) && rm -rf "$work/faults" "$work/run" && mkdir "$work/faults"; do
+        FAULT="0 $site $n 0" FAULT_DIR=$work/faults timeout 120 "$@" > "$work/log" 2>&1
+        rc=$?
+        [ -e "$work/faults/died" ] || break
+        [ $rc = 0 ] && [ "$site" = fork ] || { [ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] &&
+            grep -q '^error\[.*; change: ' "$work/log"; } || fail "$site $n of $*: code $rc"
+    done
+    [ $rc = 0 ] && [ $n -gt "$least" ] || fail "$*: code $rc after $n"
+}
+faulty=$PWD/$BUILD/test_faults
+refused thread 5 "$faulty" "$work/tiny.yaml" threads=3 async_save=true save="$work/run"
+cat > "$work/two" <<SH2
+#!/bin/sh
+TRAIN=$faulty GRIDIRON_PROGRESS=1 exec "$launch" -n 2 "\$@"
+SH2
+chmod +x "$work/two"
+refused thread 3 "$work/two" "$work/tiny.yaml" save="$work/run"
+refused fork 1 "$faulty" sweep "$work/tiny.yaml" --world 2 --measure 1
 [ $bad = 0 ]
