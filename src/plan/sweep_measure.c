@@ -221,6 +221,7 @@ static void speak(const Sweep *s, const SweepLayout *l)
     int n = layout_args(s, l, text);
     for (int i = 0; i < n; i++)
         fprintf(stderr, " %s", strchr(text[i], '=') + 1);
+    fputc('\n', stderr);      /* an error that comes now has a line of its own */
 }
 
 /* Opens the file of results and locks it: this process is its only writer. */
@@ -244,9 +245,9 @@ static void visit(const Sweep *s, SweepLayout *l, int fd, const char *path)
     keep(s, l, &last, fd, path);
     take(l, last.measured, last.why);
     if (last.measured > 0)
-        fprintf(stderr, ": %.1f ms a step, predicted %.1f\n", last.measured, l->predicted);
+        fprintf(stderr, "    %.1f ms a step, predicted %.1f\n", last.measured, l->predicted);
     else
-        fprintf(stderr, ": %s\n", last.why);
+        fprintf(stderr, "    %s\n", last.why);
 }
 
 void sweep_measure(Sweep *s)

@@ -7,8 +7,8 @@
  * FAULT="RANK SITE ITERATION MICROSECONDS [HOW]": rank RANK (-2: every rank) dies that long after its
  * comm_note of SITE in that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save";
  * "note": after the ITERATION-th instruction of this process; "start": after the process has begun;
- * "allocation", "thread", "fork": the ITERATION-th allocation, thread or process of this process cannot be had
- * (HOW on: nor any allocation after it; ITERATION 0: none fails, and FAULT_DIR/allocations gets the number of
+ * "allocation", "thread", "fork": the ITERATION-th allocation, thread or process of this process cannot be
+ * had (HOW on: nor any allocation after it; ITERATION 0: none fails, and FAULT_DIR/allocations gets the number of
  * the first allocation of each chain of callers).
  * FAULT_DIR: folder in which every rank leaves a file named after its process id; the rank that dies also
  * leaves `died`, whose time is the time of its death. HOW, instead of death: mpirun (its parent is killed),
@@ -138,14 +138,9 @@ void *__libc_memalign(size_t align, size_t n);
 static void note_callers(long long n)
 {
     static uint64_t seen[1 << 16];
-    static __thread int inside;        /* bool: backtrace allocates, too */
     void *at[24];
     uint64_t h = 0;
-    if (inside)
-        return;
-    inside = 1;
     int depth = backtrace(at, 24);
-    inside = 0;
     for (int i = 2; i < depth; i++)
         h = (h ^ (uint64_t)(uintptr_t)at[i]) * 1099511628211ull;
     uint64_t *s = &seen[h >> 48];
@@ -158,10 +153,13 @@ static void note_callers(long long n)
 
 static int refused(void)
 {
-    if (counting) {
+    static __thread int noting;        /* bool: note_callers allocates, too */
+    if (counting && !noting) {
         long long n = ++allocations;
+        noting = 1;
         if (callers >= 0)
             note_callers(n);
+        noting = 0;
         if (n != iteration && !(no_memory && n > iteration))
             return 0;
         if (n == iteration)

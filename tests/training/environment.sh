@@ -112,11 +112,11 @@ refused() {
 }
 faulty=$PWD/$BUILD/test_faults
 refused thread 5 "$faulty" "$work/tiny.yaml" threads=3 async_save=true save="$work/run"
-cat > "$work/two" <<SH2
+cat > "$work/pair" <<SH2
 #!/bin/sh
 TRAIN=$faulty GRIDIRON_PROGRESS=1 exec "$launch" -n 2 "\$@"
 SH2
-chmod +x "$work/two"
-refused thread 3 "$work/two" "$work/tiny.yaml" save="$work/run"
+chmod +x "$work/pair"
+refused thread 3 "$work/pair" "$work/tiny.yaml" save="$work/run"
 refused fork 1 "$faulty" sweep "$work/tiny.yaml" --world 2 --measure 1
 [ $bad = 0 ]
