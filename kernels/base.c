@@ -165,9 +165,31 @@ char *xasprintf(const char *fmt, ...)
     return heap_checked(s, strlen(fmt));
 }
 
+typedef struct {
+    char **text;
+    size_t *bytes, room;
+} TextStream;
+
+static ssize_t text_add(void *stream, const char *from, size_t n)
+{
+    TextStream *t = stream;
+    if (t->room - *t->bytes <= n)
+        *t->text = xrealloc(*t->text, t->room = 2 * t->room + n);
+    memcpy(*t->text + *t->bytes, from, n);
+    *t->bytes += n;
+    (*t->text)[*t->bytes] = 0;
+    return (ssize_t)n;
+}
+
+static int text_end(void *stream) { return free(stream), 0; }
+
 FILE *xmemstream(char **text, size_t *bytes)
 {
-    FILE *f = open_memstream(text, bytes);
+    TextStream *t = xcalloc(1, sizeof *t);
+    *t = (TextStream){text, bytes, 256};
+    *text = xcalloc(t->room, 1);
+    *bytes = 0;
+    FILE *f = fopencookie(t, "w", (cookie_io_functions_t){.write = text_add, .close = text_end});
     if (!f)
         die(EXIT_RESOURCE, "memory", "no memory for a text; change: free memory on this machine");
     return f;

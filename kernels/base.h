@@ -87,7 +87,7 @@ void *xrealloc(void *p, size_t bytes);
 void *xgrow(void *p, int64_t n, size_t size);
 char *xstrdup(const char *s);
 char *xasprintf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-FILE *xmemstream(char **text, size_t *bytes);      /* open_memstream */
+FILE *xmemstream(char **text, size_t *bytes);      /* as open_memstream; no memory ends the process */
 
 /* Philox4x32-10: returns four random words for a 64-bit key and a 128-bit counter. */
 typedef struct { uint32_t v[4]; } Philox;

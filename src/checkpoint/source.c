@@ -31,6 +31,9 @@ int source_iteration(const char *name, int64_t *iteration)
 
 static int is_absent(const char *path)
 {
+    if (errno == ENOMEM || errno == EMFILE || errno == ENFILE)
+        die(EXIT_RESOURCE, "unreadable", "cannot read %s: %s; change: free memory on this host, or raise the "
+            "limit on open files (ulimit -n)", path, strerror(errno));
     if (errno != ENOENT && errno != ENOTDIR && errno != ESTALE)
         die(EXIT_CHECKPOINT, "unreadable", "cannot read %s: %s; change: let this user read it and search the "
             "folders above it (chmod), or name another", path, strerror(errno));

@@ -8,8 +8,8 @@
  * comm_note of SITE in that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save";
  * "note": after the ITERATION-th instruction of this process; "start": after the process has begun;
  * "allocation", "thread", "fork": the ITERATION-th allocation, thread or process of this process cannot be
- * had (HOW on: nor any allocation after it; ITERATION 0: none fails, and FAULT_DIR/allocations gets the number of
- * the first allocation of each chain of callers).
+ * had (HOW on: nor any allocation after it; ITERATION 0: none fails, and FAULT_DIR/allocations gets the
+ * number of the first allocation of each chain of callers).
  * FAULT_DIR: folder in which every rank leaves a file named after its process id; the rank that dies also
  * leaves `died`, whose time is the time of its death. HOW, instead of death: mpirun (its parent is killed),
  * segv, bus (a write to an address that is not there; to a page behind the end of its file), full, eio
