@@ -29,11 +29,17 @@ int source_iteration(const char *name, int64_t *iteration)
     return 1;
 }
 
-static int is_absent(const char *path)
+/* What a host lacks says nothing of the checkpoint. */
+static void check_host(const char *path)
 {
     if (errno == ENOMEM || errno == EMFILE || errno == ENFILE)
         die(EXIT_RESOURCE, "unreadable", "cannot read %s: %s; change: free memory on this host, or raise the "
             "limit on open files (ulimit -n)", path, strerror(errno));
+}
+
+static int is_absent(const char *path)
+{
+    check_host(path);
     if (errno != ENOENT && errno != ENOTDIR && errno != ESTALE)
         die(EXIT_CHECKPOINT, "unreadable", "cannot read %s: %s; change: let this user read it and search the "
             "folders above it (chmod), or name another", path, strerror(errno));
@@ -172,8 +178,10 @@ int source_check_files(const Source *s, char why[WHY])
                             "short or from another checkpoint", f->name, (int64_t)st.st_size, f->bytes);
     }
     DIR *d = opendir(s->dir);
-    if (!d)
+    if (!d) {
+        check_host(s->dir);
         return file_errno(why, "cannot list the folder");
+    }
     int ok = 1;
     for (struct dirent *e; ok && (e = readdir(d));) {
         const char *dot = strrchr(e->d_name, '.');
