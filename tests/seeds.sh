@@ -55,7 +55,8 @@ compile() { # file, folder, row
     commands=$work/commands
     targets=$(programs "$3" | sed "s,^,$build/,")
     # shellcheck disable=SC2086
-    make -n -W "$1" $targets | sed -e ':join' -e '/\\$/{N;s/\\\n//;b join' -e '}' | sed 's/^echo [^;]*; //; s/ -Werror / /; /-c src\/config\/config_help.c/d' > "$commands"
+    make -n -W "$1" $targets | sed -e ':join' -e '/\\$/{N;s/\\\n//;b join' -e '}' |
+        sed 's/^echo [^;]*; //; s/ -Werror / /; /-c src\/config\/config_help.c/d' > "$commands"
     case $1 in *.h) sed -n 's/.* -c \([^ ]*\.c\) -o .*/\1/p' "$commands" | sort -u | while read -r c; do
                         mkdir -p "$2/$(dirname "$c")"; cp "$c" "$2/$c"; done ;; esac
     grep -- ' -c [^ ]*\.c -o ' "$commands" | sed "s, -c , -c $2/,; s, -o $build/, -o $2/o/," > "$2/compile"
@@ -98,7 +99,8 @@ while read -r name file row; do
         why="its text is gone"
     elif ! compile "$file" "$seed" "$row" > "$work/log" 2>&1; then
         why="it does not compile"
-    elif BUILD=$(realpath --relative-to=. "$built") TRAIN=$built/train SCRIPTS=$scripts tests/run "^$row\$" < /dev/null > "$work/log" 2>&1; then
+    elif BUILD=$(realpath --relative-to=. "$built") \
+        TRAIN=$built/train SCRIPTS=$scripts tests/run "^$row\$" < /dev/null > "$work/log" 2>&1; then
         why="$row does not see it"
     fi
     if [ -z "$why" ]; then
