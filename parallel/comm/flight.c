@@ -62,7 +62,7 @@ void flight_open(int fd, int ranks, int local, int rank, int world, int host)
     }
     me = &flight->rank[local];
     is_main = 1;
-    gethostname(me->host, sizeof me->host - 1);
+    host_name(me->host);
     snprintf(me->where, sizeof me->where, "rank %d", rank);
     me->rank = rank;
     me->progress = now();

@@ -46,7 +46,7 @@ typedef struct {
 
 typedef struct {
     int32_t rank, pid;             /* world rank; 0: no process yet */
-    char host[64], where[112], note[112];      /* texts, as in job.h */
+    char host[HOST_NAME], where[112], note[112];      /* texts, as in job.h */
     char fate[160];                /* text: how the rank ended, or why it stands still; "": not known */
     _Atomic int phase;             /* FlightPhase */
     _Atomic int left;              /* bool: it has said goodbye */

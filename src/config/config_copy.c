@@ -117,46 +117,61 @@ static void broadcast(Comm *all, void *buf, size_t bytes, int root)
     all->wait(all, all->broadcast(all, buf, (int64_t)(bytes / sizeof(int64_t)), I64, root));
 }
 
+/* The hashes of all ranks. */
+typedef struct {
+    uint64_t *hash, usual;
+    int odd, model;                /* the first rank with another hash, the number of ranks if there is none;
+                                    * the first with the usual one */
+} Compared;
+
+/* Free x.hash. Collective. */
+static Compared compare(Comm *all, uint64_t mine)
+{
+    Compared x = {.hash = xcalloc((size_t)all->size, sizeof *x.hash)};
+    all->wait(all, all->all_gather(all, x.hash, &mine, 1, I64));
+    x.usual = usual(x.hash, all->size);
+    x.odd = lowest(x.hash, all->size, x.usual, 0);
+    x.model = lowest(x.hash, all->size, x.usual, 1);
+    return x;
+}
+
 static void same_build(Comm *all)
 {
     char mine[64] = "", usually[64];
     snprintf(mine, sizeof mine, "%.63s", config_build_id());
-    uint64_t own = hash64(mine, sizeof mine, HASH_SEED), *hash = xcalloc((size_t)all->size, sizeof *hash);
-    all->wait(all, all->all_gather(all, hash, &own, 1, I64));
-    uint64_t want = usual(hash, all->size);
-    int odd = lowest(hash, all->size, want, 0), model = lowest(hash, all->size, want, 1);
-    free(hash);
+    Compared x = compare(all, hash64(mine, sizeof mine, HASH_SEED));
+    free(x.hash);
+    if (x.odd == all->size)
+        return;
     memcpy(usually, mine, sizeof mine);
-    broadcast(all, usually, sizeof usually, model);
-    all_ok(all, all->rank != odd, EXIT_CONFIG, "build-differs", "rank %d runs %s, and rank %d %s; change: "
-           "install the same build on every host", odd, mine, model, usually);
+    broadcast(all, usually, sizeof usually, x.model);
+    all_ok(all, all->rank != x.odd, EXIT_CONFIG, "build-differs", "rank %d runs %s, and rank %d %s; change: "
+           "install the same build on every host", x.odd, mine, x.model, usually);
 }
 
 void config_same(const Config *c, Comm *all)
 {
     same_build(all);
-    uint64_t mine = config_hash(c), *hash = xcalloc((size_t)all->size, sizeof *hash), of_key[OPTIONS];
-    all->wait(all, all->all_gather(all, hash, &mine, 1, I64));
-    uint64_t want = usual(hash, all->size);
-    int odd = lowest(hash, all->size, want, 0), model = lowest(hash, all->size, want, 1);
-    if (odd == all->size) {
-        free(hash);
+    Compared x = compare(all, config_hash(c));
+    uint64_t of_key[OPTIONS];
+    if (x.odd == all->size) {
+        free(x.hash);
         return;
     }
     for (int i = 0; i < OPTIONS; i++)
         of_key[i] = config_hash_key(c, i, HASH_SEED);
-    broadcast(all, of_key, sizeof of_key, model);
+    broadcast(all, of_key, sizeof of_key, x.model);
     int64_t first = 0;
     while (first < OPTIONS - 1 && of_key[first] == config_hash_key(c, (int)first, HASH_SEED))
         first++;
-    broadcast(all, &first, sizeof first, odd);
+    broadcast(all, &first, sizeof first, x.odd);
     char *text = config_text(c, (int)first), theirs[256] = "";
     snprintf(theirs, sizeof theirs, "%s", text);
-    broadcast(all, theirs, sizeof theirs, model);
-    all_ok(all, all->rank != odd, EXIT_CONFIG, "config-differs", "the configuration of %s is not that of the "
-           "others: %s is %.200s on rank %d and %s on rank %d; change: give every rank the same file, "
-           "arguments and environment (is a host's copy of the file old?)", others(hash, all->size, want),
-           options[first].key, text, odd, theirs, model);
+    broadcast(all, theirs, sizeof theirs, x.model);
+    all_ok(all, all->rank != x.odd, EXIT_CONFIG, "config-differs",
+           "the configuration of %s is not that of the others: %s is %.200s on rank %d and %s on rank %d; "
+           "change: give every rank the same file, arguments and environment (is a host's copy of the file "
+           "old?)", others(x.hash, all->size, x.usual), options[first].key, text, x.odd, theirs, x.model);
     free(text);
-    free(hash);
+    free(x.hash);
 }

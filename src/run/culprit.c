@@ -3,7 +3,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* The first tensor that is not finite. */
 typedef struct {
@@ -104,12 +103,11 @@ int run_locate(Run *r, char name[160])
 static _Noreturn void end_transient(Run *r, const Metrics *m, const char *bad, int holder)
 {
     Comm *all = &r->grid.all;
-    char host[64] = "", where[256] = "";
+    char host[HOST_NAME], where[256] = "";
     int64_t speaker = holder < 0 ? 0 : holder;
-    gethostname(host, sizeof host - 1);
     if (bad)
         snprintf(where, sizeof where, ", where the gradient of %s was not finite in the share of rank %d on "
-                 "host %s", bad, holder, host);
+                 "host %s", bad, holder, host_name(host));
     all_ok(all, all->rank != speaker, EXIT_TRANSIENT, "transient",
            "iteration %lld: loss %g, gradient norm %g%s; run again, the same step is finite; nothing was "
            "updated; change: start again with load=latest, and test a host that is named again; "

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 /* The groups call start_watched, which has no other way to its run. */
 static RunRerun *watching;
@@ -187,7 +186,7 @@ static void of_next(Run *r, void *buf, int64_t n)
 typedef struct {
     double when;
     int64_t other;
-    char host[64];
+    char host[HOST_NAME];
 } Witness;
 
 /* The ranks one of which is wrong, by the first difference. Where that is between two, both have also been
@@ -216,7 +215,7 @@ static void accuse(Run *r, double when, int64_t other, int code, const char *how
     Witness mine = {.when = when, .other = other}, *w = xcalloc((size_t)all->size, sizeof *w);
     int pair[2], transient = code == EXIT_TRANSIENT;
     char who[256], also[128] = "";
-    gethostname(mine.host, sizeof mine.host - 1);
+    host_name(mine.host);
     all->wait(all, all->all_gather(all, w, &mine, sizeof mine / 8, I64));
     suspects(w, all->size, pair);
     if (pair[0] != pair[1])

@@ -6,40 +6,25 @@
 # Every run ends by itself with the weights, moments and metrics of an undisturbed run, and nothing is left of it. N: this
 # many failures at least; without it, one run of each layout that together meet every kind of failure. SEED chooses others.
 set -u
-work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults bad=0
+work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults
 wanted=${1:-0} seed=${SEED:-1}
 . tests/tiny.sh
 . tests/parallel/same.sh
-export GRIDIRON_START_SECONDS=30 TMPDIR="$work/tmp" FAULT_DIR="$work/faults"
-mkdir "$TMPDIR"
+export GRIDIRON_START_SECONDS=30
 GRIDIRON_SHM=$(mktemp -d -p /dev/shm) || exit 1
 export GRIDIRON_SHM
 trap 'rm -rf "$GRIDIRON_SHM"' EXIT
-"$train" tokenize src/io -o "$work/corpus" > /dev/null 2>&1 || exit 1
+. tests/parallel/planned.sh
 steps=$([ "$wanted" = 0 ] && echo 40 || echo 240)
 tiny "$work/tiny.yaml" model.num_layers=4 model.hidden_dropout=0.1 train.global_batch_size=8 train.train_iters="$steps" \
     optimizer.lr_decay_style=cosine
-model='tensor_model_parallel_size=2 pipeline_model_parallel_size=2'
-data='data_parallel_sharding_strategy=optim_grads_params tensor_model_parallel_size=2'
 limits='max_failed_saves=1 hang_timeout=2 distributed_timeout_minutes=1'
-memory='' # every second pair of runs keeps copies in memory
-! "$train" help memory_save_interval > /dev/null 2>&1 || memory=memory_save_interval=1
 fail() {
     bad=$((bad + 1)); echo "$*"
     cp "$work/log" "$work/log.$bad"
     cp "$work/plan" "$work/plan.$bad" 2> /dev/null
     grep -v ' iteration  ' "$work/log" | cut -c 1-300 | tail -n 12 | sed 's/^/    /'
 }
-
-# The executable of start K has line K of `plan` as its FAULT; each rank counts its own starts
-cat > "$work/train" <<SH2
-#!/bin/sh
-echo >> "$work/starts.\$OMPI_COMM_WORLD_RANK"
-FAULT=\$(sed -n "\$(wc -l < "$work/starts.\$OMPI_COMM_WORLD_RANK")p" "$work/plan")
-[ -n "\$FAULT" ] && export FAULT || unset FAULT
-exec "$faulty" "\$@"
-SH2
-chmod +x "$work/train"
 
 # plan NAME SEED: lines of FAULT. A kind never follows itself, and every second failure comes after at least six steps of its
 # process: two equal deaths, or three without a new step, would end a run. The others come after some instructions, up to
@@ -77,7 +62,7 @@ left() { # what is still there of the job: processes, files, shared memory
     ls -A "$GRIDIRON_SHM"
 }
 
-# disturbed NAME SEED SETTING...
+# disturbed NAME SEED SETTING... -- every second pair of runs keeps copies in memory
 disturbed() {
     name=$1 seed_of_run=$2; shift 2
     rm -rf "$work/run" "$work"/starts.* "$FAULT_DIR"
@@ -86,7 +71,7 @@ disturbed() {
     # shellcheck disable=SC2086
     TRAIN=$work/train GRIDIRON_PROGRESS=$((seed_of_run / 2 % 2)) timeout 1500 "$launch" -n 4 --restarts 1000 "$work/tiny.yaml" \
         save="$work/run" $limits save_interval=$((1 + seed_of_run / 8 % 2)) async_save=$([ $((seed_of_run / 4 % 2)) = 0 ] && echo true || echo false) \
-        $([ $((seed_of_run / 2 % 2)) = 0 ] || echo $memory) "$@" > "$work/log" 2>&1
+        $([ $((seed_of_run / 2 % 2)) = 0 ] || echo memory_save_interval=1) "$@" > "$work/log" 2>&1
     rc=$?
     what="SEED=$seed run $runs ($name)"
     [ $rc = 0 ] || fail "$what: code $rc"
@@ -98,12 +83,8 @@ disturbed() {
     total=$((total + $(grep -c '^restart [0-9]* of [0-9]*: code [0-9]*, ' "$work/log")))
 }
 
-# shellcheck disable=SC2086
-for name in model data; do
-    [ $name = model ] && layout=$model || layout=$data
-    "$launch" -n 4 "$work/tiny.yaml" $layout save="$work/$name" save_interval=100 > "$work/log" 2>&1 || fail "the undisturbed run: $?"
-done
-total=0 runs=0
+undisturbed save_interval=100
+runs=0
 # shellcheck disable=SC2086
 while [ $total -lt "$wanted" ] || [ $runs -lt 2 ]; do
     runs=$((runs + 1))

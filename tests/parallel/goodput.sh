@@ -18,11 +18,7 @@ median() {
 }
 "$launch" -n 4 "$work/tiny.yaml" save="$work/trial" global_batch_size=16 train_iters=9 > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 samples=$(median "$work/trial" | awk '{ n = int(16 * 500 / $1 + 0.5); print (n > 1 ? n : 1) }')
-if "$train" help memory_save_interval > /dev/null 2>&1; then
-    set -- memory_save_interval=1 save_interval=100 async_save=true "$@"
-else
-    set -- save_interval=4 async_save=true "$@"
-fi
+set -- memory_save_interval=1 save_interval=100 async_save=true "$@"
 cat > "$work/train" <<SH2
 #!/bin/sh
 echo > "$work/pids/\$\$"

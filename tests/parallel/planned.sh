@@ -46,15 +46,21 @@ run() {
     nothing_left "$plan"
 }
 
-# runs N SETTING... -- undisturbed runs `model` and `data` with these settings, then N times
-# `disturbed NAME SEED SETTING...`, which the test has, for each of them in turn
+# undisturbed SETTING... -- runs `model` and `data` with these settings and no fault
 # shellcheck disable=SC2086
-runs() {
-    n=$1 i=0; shift
+undisturbed() {
     for name in model data; do
         [ $name = model ] && layout=$model || layout=$data
         "$launch" -n 4 "$work/tiny.yaml" $layout save="$work/$name" "$@" > "$work/log" 2>&1 || fail "the undisturbed run: $?"
     done
+}
+
+# runs N SETTING... -- the undisturbed runs with these settings, then N times `disturbed NAME SEED SETTING...`, which the
+# test has, for each of them in turn
+# shellcheck disable=SC2086
+runs() {
+    n=$1 i=0; shift
+    undisturbed "$@"
     while [ $i -lt "$n" ]; do
         i=$((i + 1))
         [ $((i % 2)) = 0 ] && disturbed model $i $model || disturbed data $i $data
