@@ -1,4 +1,8 @@
-"""Runs `train` and PyTorch by turns on GPT-2 124M and prints tokens/s: compare.py [--rounds 5] [--steps 4] [--dtype D].
+"""Runs `train` and PyTorch by turns on models of configs/bench and prints tokens/s:
+
+    compare.py [--rounds 5] [--steps 4] [--dtype fp32|bf16]... [NAME ...]
+
+NAME: a file of configs/bench (default gpt2-124m).
 
 All programs are started once; then each in turn is let run for some steps while the others are stopped (SIGSTOP),
 round after round, so that a slow minute of the machine slows all of them. Each program writes one JSON object a
@@ -6,7 +10,8 @@ step; the first step of a turn, in which it was woken, does not count. Called by
 
 import argparse, json, os, platform, shutil, signal, statistics, subprocess, sys, time
 
-TOKENS = 4 * 256
+import gpt_torch
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDER = "build/bench"
 WARM_UP = 3                          # steps before the first turn, which touch pages and compile code
@@ -60,23 +65,23 @@ def cpu_name():
     return f"{name}, {len(os.sched_getaffinity(0))} cores, {' '.join(flags)}, Linux {platform.release()}"
 
 
-def make_corpus():
+def make_corpus(name, vocabulary):
     """Random tokens as a Megatron pair: speed does not depend on what they say."""
     import numpy, struct
-    tokens = numpy.random.RandomState(0).randint(0, 50257, 1 << 20).astype(numpy.uint16)
-    tokens.tofile(f"{FOLDER}/random.bin")
-    with open(f"{FOLDER}/random.idx", "wb") as f:
+    tokens = numpy.random.RandomState(0).randint(0, vocabulary, 1 << 20).astype(numpy.uint16)
+    tokens.tofile(f"{FOLDER}/{name}.bin")
+    with open(f"{FOLDER}/{name}.idx", "wb") as f:
         f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, len(tokens), 0, 0, 1))
 
 
-def measure(dtype, rounds, steps, preload):
+def measure(name, dtype, rounds, steps, preload):
     shutil.rmtree(f"{FOLDER}/run", ignore_errors=True)
-    peer = [sys.executable, f"{HERE}/gpt2_torch.py", "--dtype", dtype]
+    config = f"configs/bench/{name}.yaml"
+    peer = [sys.executable, f"{HERE}/gpt_torch.py", config, "--device", "cpu", "--dtype", dtype]
     env = os.environ | ({"LD_PRELOAD": preload} if preload else {})
-    starts = [("train", ["./train", "configs/bench-gpt2-124m.yaml", f"save={FOLDER}/run", f"params_dtype={dtype}"],
-               f"{FOLDER}/run/metrics.jsonl", None),
-              ("torch", peer, f"{FOLDER}/torch.out", env),
-              ("torch compiled", peer + ["--compile"], f"{FOLDER}/compiled.out", env)]
+    starts = [("train", ["./train", config, f"save={FOLDER}/run", f"params_dtype={dtype}"], f"{FOLDER}/run/metrics.jsonl", None),
+              ("torch", peer + ["--eager"], f"{FOLDER}/torch.out", env),
+              ("torch compiled", peer, f"{FOLDER}/compiled.out", env)]
     programs = []
     try:
         for start in starts:         # one by one: each warms up alone
@@ -93,14 +98,14 @@ def measure(dtype, rounds, steps, preload):
     return programs
 
 
-def rate(ms):
-    return TOKENS * 1e3 / ms
-
-
-def report(dtype, programs):
+def report(dtype, tokens, programs):
     """A row a program: tokens/s over all counted steps. Ratio: train's median over the faster PyTorch's; its
     spread: the same of each round on its own."""
     rows = []
+
+    def rate(ms):
+        return tokens * 1e3 / ms
+
     for p in programs:
         ms = [t for turn in p.ms for t in turn]
         rows.append({"program": p.name, "dtype": dtype, "median": rate(statistics.median(ms)), "min": rate(max(ms)),
@@ -120,14 +125,19 @@ def main():
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--dtype", choices=["fp32", "bf16"], action="append")
     parser.add_argument("--preload", default="")
+    parser.add_argument("names", nargs="*", metavar="NAME", default=["gpt2-124m"])
     a = parser.parse_args()
     import torch
     os.makedirs(FOLDER, exist_ok=True)
-    make_corpus()
-    print(f"GPT-2 124M, {TOKENS} tokens a step, {a.rounds} rounds of {a.steps} steps by turns\n{cpu_name()}\n"
-          f"PyTorch {torch.__version__}\n\n| program | dtype | tokens/s median | min | max |\n|---|---|---|---|---|",
-          flush=True)
-    results = [report(d, measure(d, a.rounds, a.steps, a.preload)) for d in a.dtype or ["fp32", "bf16"]]
+    print(f"{a.rounds} rounds of {a.steps} steps by turns\n{cpu_name()}\nPyTorch {torch.__version__}", flush=True)
+    results = {}
+    for name in a.names:
+        c = gpt_torch.read_config(f"configs/bench/{name}.yaml")
+        tokens = c["global_batch_size"] * c["seq_length"]
+        make_corpus(name, c["vocab_size"])
+        print(f"\n{name}: {tokens} tokens a step\n\n| program | dtype | tokens/s median | min | max |\n|---|---|---|---|---|",
+              flush=True)
+        results[name] = [report(d, tokens, measure(name, d, a.rounds, a.steps, a.preload)) for d in a.dtype or ["fp32", "bf16"]]
     with open(f"{FOLDER}/result.json", "w") as f:
         json.dump({"machine": cpu_name(), "torch": torch.__version__, "results": results}, f, indent=1)
 
