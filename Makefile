@@ -20,6 +20,8 @@ CUDA    ?= 0
 CUDNN   ?= 0
 PYTHON  ?= python3
 ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
+# a compiler for another kind of processor builds only the tests of operations, which need no library: op-tests
+CROSS   := $(filter-out $(shell uname -m),$(ARCH))
 
 ifeq ($(FUZZ),1)
 CPU     := build/fuzz
@@ -32,7 +34,7 @@ CPU     := build/debug
 OPT     := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 HOOKS   := $(CPU)/tests/sanitizer.o
 else
-CPU     := build/cpu
+CPU     := build/$(if $(CROSS),$(ARCH),cpu)
 # -g1: functions and lines for backtraces and perf, for a seventh less of the compiler's time than -g
 OPT     := -O3 -g1
 endif
@@ -46,7 +48,10 @@ LDLIBS  += -lyaml -ljansson -lxxhash -lm
 MPICC   ?= mpicc
 MPI_CFLAGS := $(shell $(MPICC) --showme:compile 2>/dev/null)
 MPI_LIBS   := $(shell $(MPICC) --showme:link 2>/dev/null)
-ifeq ($(strip $(MPI_LIBS)),)
+ifneq ($(CROSS),)
+LDLIBS   := -lm
+MPI_LIBS :=
+else ifeq ($(strip $(MPI_LIBS)),)
 ifneq ($(filter-out clean size,$(or $(MAKECMDGOALS),all)),)
 $(error no MPI: `$(MPICC) --showme:link` gives nothing; change: install libopenmpi-dev, or make MPICC=PATH_OF_MPICC)
 endif
@@ -128,6 +133,9 @@ ifeq ($(ARCH),x86_64)
 ISAS        := generic avx2 avx512
 ISA_avx2    := -DVBYTES=32 -mavx2 -mfma -mf16c
 ISA_avx512  := -DVBYTES=64 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512
+else ifeq ($(ARCH),aarch64)
+ISAS        := generic sve256
+ISA_sve256  := -DVBYTES=32 -march=armv8.2-a+sve -msve-vector-bits=256
 else
 ISAS        := generic
 endif
@@ -146,8 +154,8 @@ endif
 BUILD_ID := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 EXTRA_src/config/config_help := -include $(CPU)/build_id.h
 
-LIB_SRC  := $(filter-out $(X86_ONLY) $(CUDA_C) $(if $(CUDA_SRC),$(NONE)),\
-              $(wildcard kernels/*.c kernels/cpu/*.c parallel/*.c parallel/*/*.c src/*/*.c))
+LIB_SRC  := $(filter-out $(X86_ONLY) $(CUDA_C) $(if $(CUDA_SRC),$(NONE)),$(wildcard kernels/*.c kernels/cpu/*.c \
+              $(if $(CROSS),,parallel/*.c parallel/*/*.c src/*/*.c)))
 CUDA_OBJ := $(CUDA_SRC:%=$(BUILD)/%.o)
 LIB_OBJ  := $(LIB_SRC:%.c=$(CPU)/%.o) $(ISA_OBJ)
 ifeq ($(FUZZ),1)
@@ -308,6 +316,10 @@ $(CPU)/src/report/svg.o: $(addprefix src/report/,svg.css report.css report.js)
 
 tests: $(TEST_BIN) $(BUILD)/train build/loopback.so
 
+# what needs nothing but the kernels
+OP_TESTS := $(addprefix $(BUILD)/test_,attention base gemm grad numbers ops pool route)
+op-tests: $(OP_TESTS)
+
 # with CUDA=emulated (or 1: on a GPU): what the CUDA rows of tests/table run
 cuda-tests: $(addprefix $(BUILD)/,$(notdir $(basename $(CUDA_TESTS)))) $(BUILD)/train $(BUILD)/test_faults \
             $(BUILD)/bench_cuda $(BUILD)/bench_products $(BUILD)/bench_step
@@ -414,6 +426,6 @@ clean:
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
-.PHONY: all tests fuzz cuda-tests test test-allocations test-emulation docs demo bench bench-schedules test-failures test-goodput test-hangs test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
+.PHONY: all tests op-tests fuzz cuda-tests test test-allocations test-emulation docs demo bench bench-schedules test-failures test-goodput test-hangs test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
         test-slurm test-kubernetes test-readme test-bare test-seeds test-same test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

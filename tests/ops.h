@@ -4,9 +4,13 @@
 #define TEST_OPS_H
 #include "device.h"
 #include "test.h"
+#ifdef __aarch64__
+#include <sys/auxv.h>
+#include <sys/prctl.h>
+#endif
 
-__attribute__((unused)) static const char *const isa_names[] = {"generic", "avx2", "avx512"};
-enum { ISAS = 3 };
+__attribute__((unused)) static const char *const isa_names[] = {"generic", "avx2", "avx512", "sve256"};
+enum { ISAS = 4 };
 
 /* 1: this CPU has instruction set i, and the command line (PROGRAM [ISA]) names i or no instruction set. */
 __attribute__((unused)) static int isa_wanted(int i, int argc, char **argv)
@@ -19,6 +23,9 @@ __attribute__((unused)) static int isa_wanted(int i, int argc, char **argv)
     if (i == 2)
         return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")
                && __builtin_cpu_supports("avx512dq");
+#elif defined __aarch64__
+    if (i == 3)
+        return getauxval(AT_HWCAP) & HWCAP_SVE && (prctl(PR_SVE_GET_VL) & PR_SVE_VL_LEN_MASK) == 32;
 #endif
     return i == 0;
 }

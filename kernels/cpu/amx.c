@@ -81,9 +81,10 @@ static void pack_a(void *panel, Factor f, int lanes, int64_t kn)
         for (int l = 0; l < MR; l += ROWS, to += ROWS * WORDS) {
             Factor g = factor_at(f, l, k);
             __m512i v[16];
-            if (f.k_step == 1)
-                load_along_k(v, g, lanes - l, kn - k, MR);
-            else {
+            if (f.k_step == 1) {
+                load_along_k(v, g, lanes - l, kn - k);
+                prefetch_along_k(g, MR);
+            } else {
 #pragma GCC unroll 16
                 for (int p = 0; p < WORDS; p++) {
                     Factor h = factor_at(g, 0, 2 * p);

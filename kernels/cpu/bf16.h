@@ -10,41 +10,51 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Transposes 16 x 16 words: exchanges halves, quarters, ... of pairs of vectors. */
+/* Exchanges the upper h words of every 2h of the first vector of a pair with the lower h of the second. The
+ * compiler chooses the shuffles: with their indices in registers it would run out of these. */
+typedef int32_t Words __attribute__((vector_size(64)));
+INLINE void exchange_words(__m512i v[16], const int h)
+{
+    const Words lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, upper = (lane & h) != 0;
+    const Words low = lane + (upper & (16 - h)), high = lane + (~upper & h) + (upper & 16);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; i++)
+        if (!(i & h)) {
+            Words a = (Words)v[i], b = (Words)v[i + h];
+            v[i] = (__m512i)__builtin_shuffle(a, b, low);
+            v[i + h] = (__m512i)__builtin_shuffle(a, b, high);
+        }
+}
+
+/* Transposes 16 x 16 words. */
 INLINE void transpose_words(__m512i v[16])
 {
-    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-#pragma GCC unroll 4
-    for (int h = 8; h; h /= 2) {
-        __mmask16 upper = _mm512_test_epi32_mask(lane, _mm512_set1_epi32(h));
-        __m512i low = _mm512_mask_add_epi32(lane, upper, lane, _mm512_set1_epi32(16 - h));
-        __m512i high = _mm512_mask_add_epi32(_mm512_add_epi32(lane, _mm512_set1_epi32(h)), upper, lane,
-                                             _mm512_set1_epi32(16));
-#pragma GCC unroll 16
-        for (int i = 0; i < 16; i++)
-            if (!(i & h)) {
-                __m512i a = v[i], b = v[i + h];
-                v[i] = _mm512_permutex2var_epi32(a, low, b);
-                v[i + h] = _mm512_permutex2var_epi32(a, high, b);
-            }
-    }
+    exchange_words(v, 8);
+    exchange_words(v, 4);
+    exchange_words(v, 2);
+    exchange_words(v, 1);
 }
 
 static inline uint32_t first_bits(int64_t n) { return n >= 32 ? ~0u : n <= 0 ? 0 : (1u << n) - 1; }
 
-/* Loads sixteen lanes by up to 32 of k of a factor with k_step 1: v[lane] = 16 pairs. Prefetches the
- * same lanes of the next panel, which is `ahead` lanes on: the hardware prefetcher does not follow that
- * many short streams. */
-INLINE void load_along_k(__m512i v[16], Factor f, int64_t lanes, int64_t kn, int ahead)
+/* Loads sixteen lanes by up to 32 of k of a factor with k_step 1: v[lane] = 16 pairs. */
+INLINE void load_along_k(__m512i v[16], Factor f, int64_t lanes, int64_t kn)
 {
     __mmask32 some = first_bits(kn);
 #pragma GCC unroll 16
     for (int l = 0; l < 16; l++)
         v[l] = l < lanes ? _mm512_maskz_loadu_epi16(some, f.p + 2 * l * f.lane_step) : _mm512_setzero_si512();
+}
+
+/* Prefetches the same lanes of the next panel, which is `ahead` lanes on: the hardware prefetcher does not
+ * follow that many short streams. */
+INLINE void prefetch_along_k(Factor f, int ahead)
+{
 #pragma GCC unroll 16
     for (int l = 0; l < 16; l++)
         __builtin_prefetch(f.p + 2 * (l + ahead) * f.lane_step);
 }
+
 /* Loads a pair of k (with kn 1 its second half is 0) of sixteen lanes of a factor with lane_step 1. */
 INLINE __m512i load_pair(Factor f, int64_t lanes, int64_t kn)
 {
@@ -75,7 +85,8 @@ INLINE void pack_pairs(uint32_t *to, Factor f, int lanes, int64_t kn, int64_t gr
         else
             for (int64_t p = 0; p < pairs; p += 16, g = factor_at(g, 0, 32)) {
                 __m512i v[16];
-                load_along_k(v, g, lanes - l, kn - 2 * p, width);
+                load_along_k(v, g, lanes - l, kn - 2 * p);
+                prefetch_along_k(g, width);
                 transpose_words(v);
 #pragma GCC unroll 16
                 for (int i = 0; i < 16; i++)

@@ -6,6 +6,9 @@
 #include <string.h>
 #ifdef __x86_64__
 #include <cpuid.h>
+#elif defined __aarch64__
+#include <sys/auxv.h>
+#include <sys/prctl.h>
 #endif
 
 #define X(id, name) ISA_##id,
@@ -27,10 +30,14 @@ DECLARE(generic)
 #ifdef __x86_64__
 DECLARE(avx2)
 DECLARE(avx512)
+#elif defined __aarch64__
+DECLARE(sve256)
 #endif
 static const IsaTable tables[ISA_COUNT][2] = {      /* [isa][real], F64 first as in Dtype */
 #ifdef __x86_64__
     [ISA_AMX] = ROW(avx512), [ISA_AVX512] = ROW(avx512), [ISA_AVX2] = ROW(avx2),
+#elif defined __aarch64__
+    [ISA_SVE256] = ROW(sve256),
 #endif
     [ISA_GENERIC] = ROW(generic),
 };
@@ -68,6 +75,11 @@ static void detect(int has[ISA_COUNT], int *bf16dot)
 {
     has[ISA_GENERIC] = 1;
     *bf16dot = 0;
+#ifdef __aarch64__
+    /* code for vectors of 256 bits is wrong on any others */
+    int length = getauxval(AT_HWCAP) & HWCAP_SVE ? prctl(PR_SVE_GET_VL) : -1;
+    has[ISA_SVE256] = length >= 0 && (length & PR_SVE_VL_LEN_MASK) == 32;
+#endif
 }
 #endif
 

@@ -21,6 +21,7 @@ typedef struct {
     const GemmKernel *g;
     Factor a, b;
     int64_t m, n, k, k_padded;
+    int row;                   /* bool: GemmKernel.row */
     Finish finish;             /* its matrices start at the block's first element */
     char *packed;              /* the block of op(a): panels of mr x k_padded */
     char *own;                 /* GemmBuffers.own */
@@ -110,6 +111,20 @@ static void multiply_item(void *ctx, int64_t item, int thread)
         g->end();
 }
 
+/* One work item of a product of one row: a strip of columns. */
+static void row_item(void *ctx, int64_t item, int thread)
+{
+    const Job *j = ctx;
+    const GemmKernel *g = j->g;
+    int64_t col = cut(j->n, g->nr, item, j->strips), end = cut(j->n, g->nr, item + 1, j->strips);
+    char *tile = j->own + (size_t)thread * j->own_bytes;
+    for (int cols; col < end; col += cols) {
+        cols = (int)min64(g->nr, end - col);
+        g->row(j->k, j->a, factor_at(j->b, col, 0), cols, tile);
+        finish_tile(j, tile, 0, col, 1, cols);
+    }
+}
+
 /* Cuts n into the fewest blocks of at most `most` and returns the size of equal blocks, a multiple of
  * `unit`; `most` is a multiple of `unit`. */
 static int64_t equal_block(int64_t n, int64_t most, int64_t unit)
@@ -133,8 +148,9 @@ static void share_out(Job *j, int64_t threads)
 static void run_block(Device *d, Job *j)
 {
     share_out(j, pool_threads(d->pool));
-    pool_run(d->pool, pack_a_item, j, ceil_div(j->m, PACK_PANELS * j->g->mr));
-    pool_run(d->pool, multiply_item, j, j->bands * j->strips);
+    if (!j->row)
+        pool_run(d->pool, pack_a_item, j, ceil_div(j->m, PACK_PANELS * j->g->mr));
+    pool_run(d->pool, j->row ? row_item : multiply_item, j, j->bands * j->strips);
 }
 
 static Mat mat_part(Mat m, int64_t r, int64_t c, int64_t rows, int64_t cols)
@@ -155,6 +171,8 @@ void gemm(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc, Mat bias)
     Job j = {.g = g, .packed = cpu->buffers.a, .own = cpu->buffers.own, .own_bytes = cpu->buffers.own_bytes,
              .real_size = dtype_size(d->real)};
     Factor fa = {a.p, ta ? 1 : a.ld, ta ? a.ld : 1, a.type}, fb = {b.p, tb ? b.ld : 1, tb ? 1 : b.ld, b.type};
+    j.row = m == 1 && g->row && fa.k_step == 1 && fb.k_step == 1 &&
+            (a.type == BF16 || a.type == d->real);
 
     /* blocks of equal size; the size of a block of k is a function of k alone */
     int64_t block_k = equal_block(k, K_BYTES / g->size, g->kc);

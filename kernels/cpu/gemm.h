@@ -54,6 +54,14 @@ typedef struct GemmKernel {
      *   rows  in                  rows of the tile that are needed, from the first on
      *   add   in                  bool: += instead of = */
     void (*tile)(int64_t kn, const void *a, const void *b, void *tile, int rows, int add);
+    /* The tile of one row of op(a) and a panel of op(b), as they lie: k_step is 1 in both. The bits are those
+     * of the packed panels; for one row their packing would take longer than memory.
+     *   kn    in         elements of a lane
+     *   a, b  in         the row; the panel's lanes; of one type, BF16 or real
+     *   cols  in         lanes of the panel, 1 .. nr
+     *   tile  out  [nr]  real: the product
+     * NULL: this kernel multiplies only panels. */
+    void (*row)(int64_t kn, Factor a, Factor b, int cols, void *tile);
     /* Writes a tile [rows][width], of which `cols` columns are used, to where f says. */
     void (*finish)(const Finish *f, void *tile, int width, int rows, int cols);
     void (*begin)(void);       /* called before each work item, or NULL */

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "commands.h"
 #include "run.h"
+#include "sample.h"
 #include "start.h"
 #include "tokenizer.h"
 #include <errno.h>
@@ -10,48 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-typedef struct {
-    double temperature;        /* divisor of the logits; 0: the most likely token is taken */
-    int64_t top_k;             /* number of most likely tokens to draw from; 0: all */
-    double top_p;              /* share of probability to keep; Holtzman et al. 2020, arXiv:1904.09751 */
-    uint64_t seed;
-} Sampling;
-
-static int falling(const void *a, const void *b, void *logits)
-{
-    int32_t i = *(const int32_t *)a, j = *(const int32_t *)b;
-    const double *x = logits;
-    return x[i] != x[j] ? (x[i] < x[j] ? 1 : -1) : i - j;
-}
-
-/* Draws a token from logits [n] with the random number of `position`; order [n] is work memory. Of equal
- * logits the lower token comes first. */
-static int32_t sample_token(const Sampling *s, const double *logits, int64_t n, int64_t position,
-                            int32_t *order)
-{
-    for (int32_t i = 0; i < n; i++)
-        order[i] = i;
-    qsort_r(order, (size_t)n, sizeof *order, falling, (void *)logits);
-    if (s->temperature == 0)
-        return order[0];
-    int64_t keep = s->top_k && s->top_k < n ? s->top_k : n;
-    double total = 0, cut = 0;
-    for (int64_t i = 0; i < keep; i++)
-        total += exp((logits[order[i]] - logits[order[0]]) / s->temperature);
-    for (int64_t i = 0; i < keep; i++) {      /* keeps the fewest tokens whose share reaches top_p */
-        cut += exp((logits[order[i]] - logits[order[0]]) / s->temperature);
-        if (cut >= s->top_p * total)
-            keep = i + 1;
-    }
-    double u = rng_uniform(rng_key(s->seed, "sample"), 0, (uint64_t)position) * cut, sum = 0;
-    for (int64_t i = 0; i < keep; i++) {
-        sum += exp((logits[order[i]] - logits[order[0]]) / s->temperature);
-        if (u < sum)
-            return order[i];
-    }
-    return order[keep - 1];
-}
 
 /* Continues prompt [n] by up to `count` tokens, or up to and including the token `end`. Returns the
  * number of tokens in out. The run must have a KV cache for n + count positions. */

@@ -151,7 +151,7 @@ static void check_case(Device *d, const char *name, Size s, Case t, int exact)
 
 static const Size sizes[] = {
     {1, 1, 1}, {3, 5, 7}, {14, 32, 256}, {15, 33, 257}, {1, 100, 70}, {100, 1, 65}, {8, 200, 513},
-    {70, 131, 64}, {33, 65, 31}, {5, 40, 0}, {0, 5, 5}, {5, 0, 5}, {77, 129, 66},
+    {70, 131, 64}, {33, 65, 31}, {5, 40, 0}, {0, 5, 5}, {5, 0, 5}, {77, 129, 66}, {1, 61, 291},
 };
 #define SIZES ((int)(sizeof sizes / sizeof *sizes))
 static const Size large[] = {{9, 1030, 1100}, {1120, 9, 1000}, {1100, 9, 1050}};   /* several blocks */
@@ -272,10 +272,10 @@ static void check_amx_emulated(void)
 
 int main(void)
 {
-    static const char *const isas[] = {"generic", "avx2", "avx512", "amx"};
+    static const char *const isas[] = {"generic", "avx2", "avx512", "amx", "sve256"};
     CHECK(open_status("auto") == 0, "auto");
     CHECK(open_status("sse9") == EXIT_CONFIG, "an unknown isa must be refused");
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         int status = open_status(isas[i]);
         CHECK(status == 0 || (i && status == EXIT_CONFIG), "%s: exit %d", isas[i], status);
         if (status) {

@@ -17,7 +17,7 @@
 #define INLINE static inline __attribute__((always_inline))
 #define NV 2                     /* vectors of a strip and of a tile */
 #define STRIP (NV * VN)
-#ifdef ISA_avx512
+#if defined(ISA_avx512) || defined(__aarch64__)
 #define MR 8                     /* rows of a tile: MR * NV sums, NV of b, one of a, in 32 registers */
 #else
 #define MR 6                     /* rows of a tile, for 16 registers */

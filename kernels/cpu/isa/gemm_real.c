@@ -4,7 +4,7 @@
 /* A tile is MR rows of NV vectors: its accumulators leave registers for a row of b and an element of
  * a. */
 #define NV 2
-#if defined(ISA_avx512)
+#if defined(ISA_avx512) || defined(__aarch64__)       /* 32 vector registers */
 #define MR 14
 #else
 #define MR 6
@@ -76,21 +76,30 @@ static const IVec lane_numbers = {
 #endif
 };
 
-/* Transposes VN x VN reals: exchanges halves, quarters, ... of pairs of vectors. */
+/* Exchanges the upper h lanes of every 2h of the first vector of a pair with the lower h of the second. */
+INLINE void exchange(Vec v[VN], const int h)
+{
+    IVec upper = (lane_numbers & h) != 0;
+    IVec low = lane_numbers + (upper & (VN - h)), high = lane_numbers + (~upper & h) + (upper & VN);
+#pragma GCC unroll 16
+    for (int i = 0; i < VN; i++)
+        if (!(i & h)) {
+            Vec a = v[i], b = v[i + h];
+            v[i] = __builtin_shuffle(a, b, low);
+            v[i + h] = __builtin_shuffle(a, b, high);
+        }
+}
+
+/* Transposes VN x VN reals. */
 INLINE void transpose(Vec v[VN])
 {
-#pragma GCC unroll 4
-    for (int h = VN / 2; h; h /= 2) {
-        IVec upper = (lane_numbers & h) != 0;
-        IVec low = lane_numbers + (upper & (VN - h)), high = lane_numbers + (~upper & h) + (upper & VN);
-#pragma GCC unroll 16
-        for (int i = 0; i < VN; i++)
-            if (!(i & h)) {
-                Vec a = v[i], b = v[i + h];
-                v[i] = __builtin_shuffle(a, b, low);
-                v[i + h] = __builtin_shuffle(a, b, high);
-            }
-    }
+    if (VN > 8)
+        exchange(v, VN > 8 ? 8 : 0);
+    if (VN > 4)
+        exchange(v, VN > 4 ? 4 : 0);
+    if (VN > 2)
+        exchange(v, VN > 2 ? 2 : 0);
+    exchange(v, 1);
 }
 
 /* Packs VN of k of `width` lanes; the next element of a lane is the next in memory, and lanes are
@@ -118,7 +127,7 @@ INLINE void transpose_block(REAL *to, const char *from, int64_t bytes, const int
 /* GemmKernel.pack_a, pack_b for a constant width: to [kn][width]. */
 INLINE void pack(REAL *to, Factor f, int lanes, int64_t kn, const int width)
 {
-    REAL rows[NR][CHUNK];
+    REAL rows[NR > MR ? NR : MR][CHUNK];
     if (lanes < width)
         memset(to, 0, (size_t)kn * (size_t)width * sizeof *to);
     if (f.lane_step == 1) {
@@ -148,6 +157,79 @@ INLINE void pack(REAL *to, Factor f, int lanes, int64_t kn, const int width)
 }
 static void pack_a(void *panel, Factor f, int lanes, int64_t kn) { pack(panel, f, lanes, kn, MR); }
 static void pack_b(void *panel, Factor f, int lanes, int64_t kn) { pack(panel, f, lanes, kn, NR); }
+
+/* Element k of a lane of type REAL or BF16, and VN elements from k on. */
+INLINE REAL one(const Dtype type, const char *lane, int64_t k)
+{
+    return type == BF16 ? (REAL)bf16_to_f32(((const uint16_t *)lane)[k]) : ((const REAL *)lane)[k];
+}
+INLINE Vec some(const Dtype type, const char *lane, int64_t k)
+{
+    if (type != BF16)
+        return vload((const REAL *)lane + k);
+#ifdef REAL_f64
+    Vec v;
+    for (int i = 0; i < VN; i++)
+        v[i] = one(type, lane, k + i);
+    return v;
+#else
+    typedef uint16_t Halves __attribute__((vector_size(VBYTES / 2)));
+    Halves h;
+    memcpy(&h, (const uint16_t *)lane + k, sizeof h);
+    return (Vec)(__builtin_convertvector(h, UVec) << 16);
+#endif
+}
+
+/* Products of a row and VN lanes over k0 .. k1. VN by VN elements are transposed in registers. Those `ahead`
+ * bytes on, of the next lanes, are prefetched to L2: to L1 they would fill its few open misses. */
+INLINE Vec row_dots(const Dtype type, int64_t k0, int64_t k1, const char *a, const char *const lane[VN],
+                    int64_t ahead)
+{
+    Vec acc = {0}, t[VN];
+    for (; k0 + VN <= k1; k0 += VN) {
+#pragma GCC unroll 16
+        for (int i = 0; i < VN; i++) {
+            t[i] = some(type, lane[i], k0);
+            __builtin_prefetch(lane[i] + k0 * (int64_t)dtype_size(type) + ahead, 0, 2);
+        }
+        transpose(t);
+#pragma GCC unroll 16
+        for (int i = 0; i < VN; i++)
+            acc += vset(one(type, a, k0 + i)) * t[i];
+    }
+    for (; k0 < k1; k0++) {
+        Vec e = {0};
+        for (int i = 0; i < VN; i++)
+            e[i] = one(type, lane[i], k0);
+        acc += vset(one(type, a, k0)) * e;
+    }
+    return acc;
+}
+
+/* GemmKernel.row for one type. As many streams from memory as lanes of a vector are read from end to end,
+ * which is what prefetchers follow. Lanes past cols repeat the last one. */
+INLINE void row_of(const Dtype type, int64_t kn, const char *a, Factor b, int cols, REAL *tile)
+{
+    int64_t ahead = VN * b.lane_step * (int64_t)dtype_size(type);
+    for (int l = 0; l < cols; l += VN) {
+        const char *lane[VN];
+        Vec sum = {0};
+        for (int i = 0; i < VN; i++)
+            lane[i] = factor_at(b, l + i < cols ? l + i : cols - 1, 0).p;
+        for (int64_t k = 0; k < kn; k += KC) {
+            Vec part = row_dots(type, k, k + KC < kn ? k + KC : kn, a, lane, ahead);
+            sum = k ? sum + part : part;
+        }
+        vstore(tile + l, sum);
+    }
+}
+static void row(int64_t kn, Factor a, Factor b, int cols, void *tile)
+{
+    if (a.type == BF16)
+        row_of(BF16, kn, a.p, b, cols, tile);
+    else
+        row_of(REAL_TYPE, kn, a.p, b, cols, tile);
+}
 
 INLINE void add_row(REAL *restrict out, const REAL *restrict t, int cols, int acc)
 {
@@ -191,7 +273,7 @@ void FN(gemm_finish)(const Finish *f, void *tile, int width, int rows, int cols)
 const GemmKernel FN(gemm_kernel) = {
     .name = "f32", .size = sizeof(REAL),
     .mr = MR, .nr = NR, .group = 1, .kc = KC, .mc = MR * 8, .strip = 256 << 10,
-    .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .finish = FN(gemm_finish),
+    .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .row = row, .finish = FN(gemm_finish),
 };
 
 void FN(cpu_matmul)(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc)
