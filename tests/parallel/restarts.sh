@@ -33,6 +33,10 @@ if [ -z "${1:-}" ]; then
     run 93 '3 B 5 0\n3 B 5 0\n' 5 $model                # the same death twice
     [ "$(errors)" = 1 ] && grep -q '^error\[crash-loop\] died twice .* rank 3 tp .* died in B0.0 of iteration 5.*; change: ' \
         "$work/log" && [ "$(restarted)" = 1 ] || fail "crash loop"
+    eval "$(grep '^cause()' "${launch}_restarts")"       # another rank or the launcher tells of one death
+    place='rank 3 tp 1 cp 0 dp 0 pp 1' what='died in B0.0 of iteration 5; change: see what killed it'
+    [ "$(cause "error[rank-lost] [rank 0 tp 0 cp 0 dp 0 pp 0] $place (process 31) $what")" = \
+        "$(cause "error[rank-lost] $place (signal 9) $what")" ] || fail "two lines of one death"
     run 0 '3 B 5 0 die\n3 B 6 0 die\n' 5 $model        # the same line, but at another step
     [ "$(restarted)" = 2 ] || fail "two steps of one error line"
     run 93 '3 B 5 0 die\n3 B 5 0 die\n' 5 $model       # the same line at the same step
