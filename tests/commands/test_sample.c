@@ -1,5 +1,5 @@
 /* test_sample -- the choice of the next token against its definition: all tokens sorted, the first top_k
- * kept, of these the fewest with the share top_p, one drawn in proportion. Among the logits are equal ones. */
+ * kept, of these the fewest with the share top_p, one drawn in proportion. Some logits are equal. */
 #define _GNU_SOURCE
 #include "base.h"
 #include "sample.h"
