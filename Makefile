@@ -141,6 +141,10 @@ ISAS        := generic
 endif
 ISA_SRC  := $(wildcard kernels/cpu/isa/*.c)
 ISA_OBJ  := $(foreach i,$(ISAS),$(foreach r,f32 f64,$(ISA_SRC:%.c=$(CPU)/%.$(i).$(r).o)))
+ifeq ($(ARCH),x86_64)        # attention by vdpbf16ps
+ISA_pairs := -mavx512bf16
+ISA_OBJ  += $(foreach f,attention attention_bwd,$(CPU)/kernels/cpu/isa/$(f).avx512.pairs.o)
+endif
 
 # Files that use instructions beyond their directory's set, behind run-time detection.
 ifeq ($(ARCH),x86_64)
@@ -300,9 +304,9 @@ $(BUILD)/%.cpp.o: %.cpp
 define ISA_RULE
 $(CPU)/kernels/cpu/isa/%.$(1).$(2).o: kernels/cpu/isa/%.c
 	@mkdir -p $$(@D)
-	@echo "  cc $$@"; $$(CC) $$(CFLAGS) $$(INC_kernels) -Ikernels/cpu/isa -DISA=$(1) -DISA_$(1) -DREAL_$(2) $$(ISA_$(1)) -c $$< -o $$@
+	@echo "  cc $$@"; $$(CC) $$(CFLAGS) $$(INC_kernels) -Ikernels/cpu/isa -DISA=$(1) -DISA_$(1) -DREAL_$(2) $$(ISA_$(1)) $$(ISA_$(2)) -c $$< -o $$@
 endef
-$(foreach i,$(ISAS),$(foreach r,f32 f64,$(eval $(call ISA_RULE,$(i),$(r)))))
+$(foreach i,$(ISAS),$(foreach r,f32 f64 pairs,$(eval $(call ISA_RULE,$(i),$(r)))))
 
 $(CPU)/src/config/config_help.o: $(CPU)/build_id.h
 $(CPU)/build_id.h: FORCE

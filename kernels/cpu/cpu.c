@@ -186,6 +186,10 @@ void cpu_open(Device *d, Dtype real, const char *isa, int threads)
                   .read_async = read_async, .read_wait = read_wait, .snapshot = read_async,
                   .wait_snapshots = in_step, .host_take = take, .host_give = give, .sync = in_step};
     tables[i][real].fill(d);
+#ifdef __x86_64__
+    if (c->gemm_bf16 == &bf16dot_kernel)
+        d->attention_fwd = cpu_attention_fwd_pairs, d->attention_bwd = cpu_attention_bwd_pairs;
+#endif
     lay_out(c, real, threads);
     arena_open(&c->arena, "cpu", c->arena.peak);
     lay_out(c, real, threads);

@@ -1,8 +1,8 @@
 /* attention -- attention's forward: strips of queries against block after block of keys.
  *
  * The maximum and the sum of each softmax row are corrected when a larger score appears (Milakov,
- * Gimelshein 2018, arXiv:1805.02867; Dao 2023, arXiv:2307.08691). Scores are in units of log 2: the
- * factor log2(e) is part of what the queries are multiplied by.
+ * Gimelshein 2018, arXiv:1805.02867; Dao 2023, arXiv:2307.08691). A maximum is one of products of queries
+ * and keys, which the scale has not multiplied: with one key, exp2(0) is 1 and the result is its value.
  *
  * The bits of a query's result depend on the blocks of keys, which start at multiples of key_block(),
  * and not on the query's strip or item. So a token generated with a cache gets the same bits as in a
@@ -21,13 +21,15 @@ typedef struct { Strip t; Drop drop; REAL max[STRIP], sum[STRIP], alpha[STRIP]; 
 
 /* Softmax of one block of keys. Dropped elements are in the sum but 0 in p. A row that has seen no key
  * keeps its finite first maximum, so that exp2(-inf - max) is 0.
- *   w  in/out              max and sum of the rows so far; alpha: what earlier sums are multiplied by
- *   p  in/out  [n][STRIP]  scores of keys j .. j+n; becomes exp2(score - max) */
-static void softmax(Rows *w, REAL *p, int64_t j, int64_t n)
+ *   w       in/out              max and sum of the rows so far; alpha: what earlier sums are multiplied by
+ *   p       in/out  [n][STRIP]  products of queries and keys j .. j+n; becomes the exponentials, with k
+ *                               across the lanes (put_across)
+ *   factor  in                  scale * log2(e) */
+static void softmax(Rows *w, REAL *p, REAL factor, int64_t j, int64_t n)
 {
     int masked = strip_masked(&w->t, j, j + n);
     for (int64_t v = 0; v < w->t.width; v += VN) {
-        Vec old = vload(w->max + v), top = old, sum = vset(0), none = vset(-INFINITY);
+        Vec old = vload(w->max + v), sum = vset(0), none = vset(-INFINITY), top = none;
         REAL *x = p + v;
         for (int64_t i = 0; masked && i < n; i++)
             vstore(x + i * STRIP, vselect(strip_sees(&w->t, v, j + i), vload(x + i * STRIP), none));
@@ -39,18 +41,23 @@ static void softmax(Rows *w, REAL *p, int64_t j, int64_t n)
         }
         for (; i < n; i++)
             top = vmax(vload(x + i * STRIP), top);
+        top = vmax(top, old);
         IVec keep[4] = {{0}};
-        for (i = 0; i < n; i++) {
-            Vec e = vexp2(vload(x + i * STRIP) - top);
-            sum += e;
-            if (w->drop.limit) {
-                if (i == 0 || (j + i) % 4 == 0)
-                    drop_masks(keep, &w->drop, v, (j + i) & ~(int64_t)3);
-                e = vselect(keep[(j + i) % 4], e, vset(0));
+        for (i = 0; i < n; i += PER) {
+            Vec e[PER] = {{0}};
+            for (int r = 0; r < PER && i + r < n; r++) {
+                e[r] = vexp2((vload(x + (i + r) * STRIP) - top) * factor);
+                sum += e[r];
+                if (w->drop.limit) {
+                    int64_t key = j + i + r;
+                    if (i + r == 0 || key % 4 == 0)
+                        drop_masks(keep, &w->drop, v, key & ~(int64_t)3);
+                    e[r] = vselect(keep[key % 4], e[r], vset(0));
+                }
             }
-            vstore(x + i * STRIP, e);
+            put_across(p, i, v, e);
         }
-        Vec alpha = vexp2(old - top);
+        Vec alpha = vexp2((old - top) * factor);
         vstore(w->max + v, top);
         vstore(w->sum + v, vload(w->sum + v) * alpha + sum);
         vstore(w->alpha + v, alpha);
@@ -58,10 +65,10 @@ static void softmax(Rows *w, REAL *p, int64_t j, int64_t n)
 }
 
 /* Starts a strip.
- *   q    out  [ld][STRIP]  the strip's queries times scale * log2(e)
- *   out  out  [ld][STRIP]  zeros
- *   row  out  [STRIP][ld]  scratch */
-static void begin(const Forward *f, Rows *w, int64_t b, int head, REAL *q, REAL *out, REAL *row)
+ *   q    out  [ld / PER][STRIP]  the strip's queries
+ *   out  out  [ld][STRIP]        zeros
+ *   row  out  [STRIP][ld]        scratch */
+static void begin(const Forward *f, Rows *w, int64_t b, int head, Elem *q, REAL *out, REAL *row)
 {
     const Attention *s = f->s;
     int64_t dim = s->dim, ld = whole_vectors(dim);
@@ -70,9 +77,9 @@ static void begin(const Forward *f, Rows *w, int64_t b, int head, REAL *q, REAL 
         w->max[i] = (REAL)-1e30;
         w->sum[i] = 0;
     }
-    pack(row, ld, f->q, b * s->q.stride + w->t.row, w->t.n, head * dim, dim);
-    memset(row + w->t.n * ld, 0, (size_t)((w->t.width - w->t.n) * ld) * sizeof(REAL));
-    transpose(q, STRIP, row, ld, w->t.width, ld, (REAL)(s->scale * LOG2E));
+    Panel rows = panel_at(row, STRIP, ld);
+    panel_rows(rows, ld, f->q, b * s->q.stride + w->t.row, w->t.n, w->t.width, head * dim, dim);
+    transpose(q, STRIP, rows.along, ld / PER, w->t.width, ld / PER);
     memset(out, 0, (size_t)(ld * STRIP) * sizeof(REAL));
 }
 
@@ -82,7 +89,7 @@ static void finish(const Forward *f, Rows *w, int64_t b, int head, REAL *out, RE
     const Attention *s = f->s;
     int64_t dim = s->dim, ld = whole_vectors(dim), r = b * s->q.stride + w->t.row;
     for (int64_t i = 0; i < w->t.width; i++) {
-        REAL sum = w->sum[i], lse = sum == 0 ? -INFINITY : (w->max[i] + (REAL)log2(sum)) * (REAL)LN2;
+        REAL sum = w->sum[i], lse = sum == 0 ? -INFINITY : w->max[i] * (REAL)s->scale + (REAL)log(sum);
         w->alpha[i] = sum == 0 ? 0 : (REAL)(1 / (1 - s->dropout)) / sum;
         if (i < w->t.n)
             *(REAL *)mat_at(f->lse, r + i, head) = lse;
@@ -90,14 +97,14 @@ static void finish(const Forward *f, Rows *w, int64_t b, int head, REAL *out, RE
     for (int64_t c = 0; c < dim; c++)
         for (int64_t v = 0; v < w->t.width; v += VN)
             vstore(out + c * STRIP + v, vload(out + c * STRIP + v) * vload(w->alpha + v));
-    transpose(row, ld, out, STRIP, ld, w->t.width, 1);
+    transpose((Elem *)row, ld, (Elem *)out, STRIP, ld, w->t.width);
     unpack(f->o, r, w->t.n, head * dim, dim, row, ld);
 }
 
 /* The panels of a thread. */
 typedef struct {
-    REAL *q, *out;               /* [strips][ld][STRIP] queries; sums of values */
-    REAL *k, *v;                 /* [block][ld] keys and values of a block */
+    REAL *q, *out;               /* [strips][ld][STRIP] queries (Elem); sums of values */
+    Panel k, v;                  /* [block][ld] keys and values of a block */
     REAL *p;                     /* [block][STRIP] */
     REAL *row;                   /* [STRIP][ld] scratch */
 } Panels;
@@ -113,19 +120,20 @@ static void add_run(const Forward *f, const PositionRun *r, const Panels *x, Row
     for (int64_t j = first / block * block; j < end; j += block) {
         int64_t base = j > r->start ? j : r->start, stop = j + block < end ? j + block : end;
         int64_t at = b * s->k.stride + r->row + base - r->start;
-        pack(x->k, ld, f->k, at, stop - base, kv * dim, dim);
-        pack(x->v, ld, f->v, at, stop - base, kv * dim, dim);
+        panel_rows(x->k, ld, f->k, at, stop - base, stop - base, kv * dim, dim);
+        panel_rows(x->v, ld, f->v, at, stop - base, stop - base, kv * dim, dim);
+        panel_across(x->v, ld, stop - base);
         for (int i = 0; i < n; i++) {
             const Strip *t = &w[i].t;
-            int64_t from = base > t->first ? base : t->first, to = stop < t->end ? stop : t->end;
-            int64_t seen = to - from;
-            if (seen <= 0)
+            int64_t from, to, skip = strip_keys(t, base, stop, &from, &to);
+            if (from >= to)
                 continue;
-            REAL *qi = x->q + i * panel, *oi = x->out + i * panel;
-            REAL *ki = x->k + (from - base) * ld, *vi = x->v + (from - base) * ld;
-            product(1, (Product){x->p, ki, qi, STRIP, ld, STRIP}, seen, t->width, dim, SET, NULL);
-            softmax(&w[i], x->p, from, seen);
-            product(0, (Product){oi, vi, x->p, STRIP, ld, STRIP}, dim, t->width, seen, SCALE, w[i].alpha);
+            const Elem *qi = (const Elem *)(x->q + i * panel), *p = (const Elem *)x->p;
+            const Elem *ki = x->k.along + skip * ld / PER, *vi = x->v.across + skip * ld / PER;
+            product(1, (Product){x->p, ki, qi, STRIP, ld / PER, STRIP}, to - from, t->width, dim, SET, NULL);
+            softmax(&w[i], x->p, (REAL)(s->scale * LOG2E), from, to - from);
+            Product sums = {x->out + i * panel, vi, p, STRIP, ld, STRIP};
+            product(0, sums, dim, t->width, to - from, SCALE, w[i].alpha);
         }
     }
 }
@@ -139,15 +147,17 @@ static void forward(void *ctx, int64_t item, int thread)
     int64_t stop = i + f->strips * STRIP, block = key_block(ld), panel = ld * STRIP;
     int head = (int)(item % s->heads);
     Panels x = {.q = FN(row_buf)(f->d, thread, 0), .out = FN(row_buf)(f->d, thread, 1),
-                .k = FN(row_buf)(f->d, thread, 2)};
-    x.v = x.k + block * ld, x.p = x.v + block * ld, x.row = x.p + block * STRIP;
+                .p = FN(row_buf)(f->d, thread, 2)};
+    x.row = x.p + block * STRIP;
+    x.k = panel_at(x.row + panel, block, ld);
+    x.v = panel_at(x.row + panel + block * ld, block, ld);
     Rows w[STRIPS];
     for (stop = stop < f->queries ? stop : f->queries; i < stop;) {
         int64_t first = INT64_MAX, end = 0;
         int n = 0;
         for (; n < f->strips && i < stop; i += w[n++].t.n) {
             strip_open(&w[n].t, s, b, i, stop);
-            begin(f, &w[n], b, head, x.q + n * panel, x.out + n * panel, x.row);
+            begin(f, &w[n], b, head, (Elem *)(x.q + n * panel), x.out + n * panel, x.row);
             first = w[n].t.first < first ? w[n].t.first : first;
             end = w[n].t.end > end ? w[n].t.end : end;
         }
@@ -158,6 +168,7 @@ static void forward(void *ctx, int64_t item, int thread)
     }
 }
 
+#ifndef REAL_pairs
 /* ---- two pieces of keys ---- */
 
 typedef struct { Device *d; Mat o, lse, piece, plse; } Merge;
@@ -188,10 +199,15 @@ void FN(cpu_attention_merge)(Device *d, Mat o, Mat lse, Mat piece, Mat plse)
     Merge m = {d, o, lse, piece, plse};
     pool_run(d->pool, merge_row, &m, o.rows);
 }
+#endif
 
-void FN(cpu_attention_fwd)(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)
+void OP(cpu_attention_fwd)(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s)
 {
     int64_t queries = positions_rows(&s->q), heads = s->batch * s->heads, dim = s->dim;
+    if (PER == 2 && q.type != BF16) {
+        FN(cpu_attention_fwd)(d, o, lse, q, k, v, s);
+        return;
+    }
     BUG_ON(s->dim < 1 || s->dim > HEAD_MAX || s->kv_heads < 1 || s->heads % s->kv_heads);
     BUG_ON(q.rows != s->batch * queries || o.rows != q.rows || lse.rows != q.rows);
     BUG_ON(k.rows != s->batch * positions_rows(&s->k) || v.rows != k.rows);

@@ -38,8 +38,8 @@ typedef struct {
 /* Panels that the strips of a thread share. */
 typedef struct {
     REAL *dk, *dv;               /* [j1 - j0][ld] sums */
-    REAL *k, *v;                 /* [block][ld] keys and values of the packed block */
-    REAL *p, *ds;                /* [block][STRIP] */
+    Panel k, v;                  /* [block][ld] keys and values of the packed block */
+    REAL *p, *ds, *ds_across;    /* [block][STRIP]; the third holds ds with k across the lanes */
     int64_t packed;              /* first key of the packed block, a position; -1: none */
 } Panels;
 
@@ -48,8 +48,9 @@ typedef struct {
     Strip t;
     Drop drop;
     REAL lse[STRIP], delta[STRIP];     /* lse in units of log 2 */
-    REAL *qt, *gt, *dqt;         /* [ld][STRIP] queries * scale * log2 e; do / (1 - p); sum of dq */
-    REAL *q, *g;                 /* [STRIP][ld] queries; do / (1 - p) */
+    Elem *qt, *gt;               /* [ld / PER][STRIP] queries; do */
+    REAL *dqt;                   /* [ld][STRIP] sum of dq */
+    Panel q, g;                  /* [STRIP][ld] queries; do */
 } Rows;
 
 static void delta_rows(void *ctx, int64_t item, int thread)
@@ -69,29 +70,35 @@ static void delta_rows(void *ctx, int64_t item, int thread)
 }
 
 /* The softmax's part of the backward, for keys j .. j+n.
- *   p   in/out  [n][STRIP]  scores; becomes P times the mask, without 1/(1-p), which is part of do
- *   ds  in/out  [n][STRIP]  do v^T; becomes the gradient of the scores */
-static void softmax_bwd(const Rows *w, REAL *p, REAL *ds, int64_t j, int64_t n)
+ *   x.p     in/out  [n][STRIP]  products of queries and keys; becomes P M
+ *   x.ds    in/out  [n][STRIP]  do v^T; becomes the gradient of the scores, in x.ds_across too
+ *   factor  in                  scale * log2(e)
+ *   grow    in                  1 / (1 - p) */
+static void softmax_bwd(const Rows *w, const Panels *x, REAL factor, REAL grow, int64_t j, int64_t n)
 {
     int masked = strip_masked(&w->t, j, j + n);
     for (int64_t v = 0; v < w->t.width; v += VN) {
         Vec lse = vload(w->lse + v), delta = vload(w->delta + v);
         IVec keep[4] = {{0}};
-        for (int64_t i = 0; i < n; i++) {
-            REAL *pi = p + i * STRIP + v, *di = ds + i * STRIP + v;
-            Vec e = vexp2(vload(pi) - lse), g = vload(di);
-            if (masked)
-                e = vselect(strip_sees(&w->t, v, j + i), e, vset(0));
-            if (w->drop.limit) {
-                if (i == 0 || (j + i) % 4 == 0)
-                    drop_masks(keep, &w->drop, v, (j + i) & ~(int64_t)3);
-                IVec kept = keep[(j + i) % 4];
-                vstore(di, e * (vselect(kept, g, vset(0)) - delta));
-                vstore(pi, vselect(kept, e, vset(0)));
-            } else {
-                vstore(di, e * (g - delta));
-                vstore(pi, e);
+        for (int64_t i = 0; i < n; i += PER) {
+            Vec ds[PER] = {{0}};
+            for (int r = 0; r < PER && i + r < n; r++) {
+                int64_t at = (i + r) * STRIP + v, key = j + i + r;
+                Vec e = vexp2(vload(x->p + at) * factor - lse), g = vload(x->ds + at), kept = e;
+                if (masked)
+                    kept = e = vselect(strip_sees(&w->t, v, key), e, vset(0));
+                if (w->drop.limit) {
+                    if (i + r == 0 || key % 4 == 0)
+                        drop_masks(keep, &w->drop, v, key & ~(int64_t)3);
+                    g = vselect(keep[key % 4], g * grow, vset(0));
+                    kept = vselect(keep[key % 4], e * grow, vset(0));
+                }
+                ds[r] = e * (g - delta);
+                put_along(x->p, i + r, v, kept);
+                put_along(x->ds, i + r, v, ds[r]);
             }
+            if (PER > 1)
+                put_across(x->ds_across, i, v, ds);
         }
     }
 }
@@ -102,14 +109,12 @@ static void begin(const Backward *f, const Range *a, Rows *w, int head)
     const Attention *s = f->s;
     int64_t dim = s->dim, ld = f->ld, n = w->t.n, width = w->t.width, r = a->b * s->q.stride + w->t.row;
     w->drop = drop_open(s, a->b, head, &w->t);
-    pack(w->q, ld, f->q, r, n, head * dim, dim);
-    pack(w->g, ld, f->dout, r, n, head * dim, dim);
-    memset(w->q + n * ld, 0, (size_t)((width - n) * ld) * sizeof(REAL));
-    memset(w->g + n * ld, 0, (size_t)((width - n) * ld) * sizeof(REAL));
-    for (int64_t i = 0; s->dropout > 0 && i < n * ld; i += VN)
-        vstore(w->g + i, vload(w->g + i) * (REAL)(1 / (1 - s->dropout)));
-    transpose(w->qt, STRIP, w->q, ld, width, ld, (REAL)(s->scale * LOG2E));
-    transpose(w->gt, STRIP, w->g, ld, width, ld, 1);
+    panel_rows(w->q, ld, f->q, r, n, width, head * dim, dim);
+    panel_rows(w->g, ld, f->dout, r, n, width, head * dim, dim);
+    transpose(w->qt, STRIP, w->q.along, ld / PER, width, ld / PER);
+    transpose(w->gt, STRIP, w->g.along, ld / PER, width, ld / PER);
+    panel_across(w->q, ld, width);
+    panel_across(w->g, ld, width);
     for (int64_t i = 0; i < width; i++) {
         w->lse[i] = i < n ? *(REAL *)mat_at(f->lse, r + i, head) * (REAL)LOG2E : 0;
         w->delta[i] = i < n ? *(REAL *)mat_at(f->delta, r + i, head) : 0;
@@ -118,22 +123,25 @@ static void begin(const Backward *f, const Range *a, Rows *w, int head)
         memset(w->dqt, 0, (size_t)(ld * STRIP) * sizeof(REAL));
 }
 
-/* Does the products of one strip with keys [from, to) of the packed block. `at`: row of key `from` in the
- * sums of dk and dv. */
+/* Does the products of one strip with keys [from, to) of the packed block, of which `skip` are left out.
+ * `at`: row of key `from` in the sums of dk and dv. */
 static void tile_bwd(const Backward *f, const Range *a, const Panels *x, const Rows *w, int64_t from,
-                     int64_t to, int64_t at)
+                     int64_t to, int64_t skip, int64_t at)
 {
-    int64_t dim = f->s->dim, ld = f->ld, n = to - from, width = w->t.width;
-    REAL *k = x->k + (from - x->packed) * ld, *v = x->v + (from - x->packed) * ld;
-    product(1, (Product){x->p, k, w->qt, STRIP, ld, STRIP}, n, width, dim, SET, NULL);
-    product(1, (Product){x->ds, v, w->gt, STRIP, ld, STRIP}, n, width, dim, SET, NULL);
-    softmax_bwd(w, x->p, x->ds, from, n);
+    const Attention *s = f->s;
+    int64_t dim = s->dim, ld = f->ld, n = to - from, width = w->t.width;
+    const Elem *k = x->k.along + skip * ld / PER, *v = x->v.along + skip * ld / PER;
+    const Elem *p = (Elem *)x->p, *ds = (Elem *)x->ds;
+    product(1, (Product){x->p, k, w->qt, STRIP, ld / PER, STRIP}, n, width, dim, SET, NULL);
+    product(1, (Product){x->ds, v, w->gt, STRIP, ld / PER, STRIP}, n, width, dim, SET, NULL);
+    softmax_bwd(w, x, (REAL)(s->scale * LOG2E), (REAL)(1 / (1 - s->dropout)), from, n);
     if (a->want_kv) {
-        product(1, (Product){x->dv + at * ld, x->p, w->g, ld, STRIP, ld}, n, ld, w->t.n, ADD, NULL);
-        product(1, (Product){x->dk + at * ld, x->ds, w->q, ld, STRIP, ld}, n, ld, w->t.n, ADD, NULL);
+        product(1, (Product){x->dv + at * ld, p, w->g.across, ld, STRIP, ld}, n, ld, w->t.n, ADD, NULL);
+        product(1, (Product){x->dk + at * ld, ds, w->q.across, ld, STRIP, ld}, n, ld, w->t.n, ADD, NULL);
     }
+    k = x->k.across + skip * ld / PER;
     if (a->want_q)
-        product(0, (Product){w->dqt, k, x->ds, STRIP, ld, STRIP}, dim, width, n, ADD, NULL);
+        product(0, (Product){w->dqt, k, (Elem *)x->ds_across, STRIP, ld, STRIP}, dim, width, n, ADD, NULL);
 }
 
 /* The part of positions [*from, *to) that a run and the range hold. `before`: keys of earlier runs. */
@@ -156,15 +164,15 @@ static void run_bwd(const Backward *f, const Range *a, const PositionRun *r, int
         run_clip(r, &base, &stop);
         if (x->packed != base) {
             int64_t row = a->b * s->k.stride + r->row + base - r->start;
-            pack(x->k, f->ld, f->k, row, stop - base, a->kv * dim, dim);
-            pack(x->v, f->ld, f->v, row, stop - base, a->kv * dim, dim);
+            panel_rows(x->k, f->ld, f->k, row, stop - base, stop - base, a->kv * dim, dim);
+            panel_rows(x->v, f->ld, f->v, row, stop - base, stop - base, a->kv * dim, dim);
+            panel_across(x->k, f->ld, stop - base);
             x->packed = base;
         }
         for (int i = 0; i < count; i++) {
-            const Strip *t = &w[i].t;
-            int64_t from = base > t->first ? base : t->first, to = stop < t->end ? stop : t->end;
+            int64_t from, to, skip = strip_keys(&w[i].t, base, stop, &from, &to);
             if (from < to)
-                tile_bwd(f, a, x, &w[i], from, to, before + from - r->start - a->j0);
+                tile_bwd(f, a, x, &w[i], from, to, skip, before + from - r->start - a->j0);
         }
     }
 }
@@ -189,12 +197,15 @@ static void group_bwd(const Backward *f, const Range *a, Panels *x, Rows *w, int
             run_bwd(f, a, r, before, x, w, count, from, to);
     }
     for (int i = 0; a->want_q && i < count; i++) {
-        transpose(w[i].q, f->ld, w[i].dqt, STRIP, f->ld, w[i].t.width, (REAL)s->scale);
+        REAL *rows = (REAL *)w[i].q.along;
         int64_t row = a->b * s->q.stride + w[i].t.row, n = w[i].t.n, ld = f->ld;
+        transpose((Elem *)rows, ld, (Elem *)w[i].dqt, STRIP, ld, w[i].t.width);
+        for (int64_t k = 0; k < n * ld; k += VN)
+            vstore(rows + k, vload(rows + k) * (REAL)s->scale);
         for (int64_t r = 0; s->add && r < n; r++)
             for (int64_t c = 0; c < dim; c++)
-                w[i].q[r * ld + c] += *(const REAL *)mat_at(f->dq, row + r, head * dim + c);
-        unpack(f->dq, row, n, head * dim, dim, w[i].q, ld);
+                rows[r * ld + c] += *(const REAL *)mat_at(f->dq, row + r, head * dim + c);
+        unpack(f->dq, row, n, head * dim, dim, rows, ld);
     }
 }
 
@@ -223,11 +234,15 @@ static void range(const Backward *f, const Range *a, int thread)
     int64_t ld = f->ld, panel = ld * STRIP, sums = (a->j1 - a->j0) * ld;
     REAL *at = FN(row_buf)(f->d, thread, 2), *k = FN(row_buf)(f->d, thread, 3), *g;
     Panels x = {.dk = FN(sum_buf)(f->d, thread, 0), .dv = FN(sum_buf)(f->d, thread, 1), .packed = -1};
-    x.k = k, x.v = x.k + f->block * ld, x.p = x.v + f->block * ld, x.ds = x.p + f->block * STRIP;
-    g = x.ds + f->block * STRIP;
+    x.k = panel_at(k, f->block, ld), x.v = panel_at(k + f->block * ld, f->block, ld);
+    x.p = k + 2 * f->block * ld, x.ds = x.p + f->block * STRIP;
+    x.ds_across = x.ds + (PER - 1) * f->block * STRIP;
+    g = x.ds_across + f->block * STRIP;
     Rows w[GROUP];
-    for (int i = 0; i < f->group; i++, at += 4 * panel, g += panel)
-        w[i].qt = at, w[i].gt = at + panel, w[i].dqt = at + 2 * panel, w[i].q = at + 3 * panel, w[i].g = g;
+    for (int i = 0; i < f->group; i++, at += 4 * panel, g += panel) {
+        w[i].qt = (Elem *)at, w[i].gt = (Elem *)(at + panel), w[i].dqt = at + 2 * panel;
+        w[i].q = panel_at(at + 3 * panel, STRIP, ld), w[i].g = panel_at(g, STRIP, ld);
+    }
     if (a->want_kv) {
         memset(x.dk, 0, (size_t)sums * sizeof(REAL));
         memset(x.dv, 0, (size_t)sums * sizeof(REAL));
@@ -287,9 +302,13 @@ static void bwd_q(void *ctx, int64_t item, int thread)
     range(f, &a, thread);
 }
 
-void FN(cpu_attention_bwd)(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q,
+void OP(cpu_attention_bwd)(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q,
                            Mat k, Mat v, const Attention *s)
 {
+    if (PER == 2 && (q.type != BF16 || dout.type != BF16)) {
+        FN(cpu_attention_bwd)(d, dq, dk, dv, dout, o, lse, delta, q, k, v, s);
+        return;
+    }
     int64_t queries = positions_rows(&s->q), keys = positions_rows(&s->k), n = s->batch * queries;
     int64_t dim = s->dim, qcols = s->heads * dim, kcols = s->kv_heads * dim, rows = s->batch * keys;
     int64_t items = s->batch * s->kv_heads, threads = pool_threads(d->pool), ld = whole_vectors(dim);

@@ -9,12 +9,27 @@
  * in which `a` is read one element at a time. Keys and values are therefore used in the order of their
  * memory: they are converted and made dense, but not transposed. Only the queries of a strip are
  * transposed, once. `ld` is dim rounded up to whole vectors; columns [dim, ld) of packed panels are
- * zero. */
+ * zero.
+ *
+ * An Elem of `a` and `b` is a REAL; in the build `pairs` it is two neighbours in k, in BF16, which
+ * vdpbf16ps multiplies and adds to an F32. There k counts pairs, and a panel [k][n] has rows of pairs: a
+ * Panel holds its rows, for products with k along them, and the same joined two by two, for products with
+ * k across them. Elsewhere both are one. */
 #ifndef ATTENTION_TILE_H
 #define ATTENTION_TILE_H
 #include "isa.h"
 
 #define INLINE static inline __attribute__((always_inline))
+#ifdef REAL_pairs
+#define PER 2                    /* k of an Elem */
+#define OP(name) name##_pairs
+typedef uint32_t Elem;
+#else
+#define PER 1
+#define OP(name) FN(name)
+typedef REAL Elem;
+#endif
+typedef Elem EVec __attribute__((vector_size(VBYTES)));
 #define NV 2                     /* vectors of a strip and of a tile */
 #define STRIP (NV * VN)
 #if defined(ISA_avx512) || defined(__aarch64__)
@@ -25,9 +40,8 @@
 #define HEAD_MAX 512             /* largest head size that the four row buffers of a thread can hold */
 #define KEYS 128                 /* most keys of a block; wide heads have fewer */
 #define LOG2E 1.44269504088896340736
-#define LN2 0.693147180559945309417
 
-INLINE int64_t whole_vectors(int64_t n) { return (n + VN - 1) / VN * VN; }
+INLINE int64_t whole_vectors(int64_t n) { return (n + VN * PER - 1) / (VN * PER) * (VN * PER); }
 /* Keys of a block, a function of the head size alone: the bits of a result depend on it. */
 INLINE int64_t key_block(int64_t ld)
 {
@@ -58,7 +72,7 @@ static inline void strip_open(Strip *t, const Attention *s, int64_t b, int64_t i
     t->position = r->start + at;
     t->n = stop - i0 < r->n - at ? stop - i0 : r->n - at;
     t->n = t->n < STRIP ? t->n : STRIP;
-    t->width = whole_vectors(t->n);
+    t->width = (t->n + VN - 1) / VN * VN;
     t->first = t->all_end = INT64_MAX;
     t->end = t->all_first = 0;
     for (int64_t i = 0; i < t->n; i++) {
@@ -95,6 +109,16 @@ INLINE IVec strip_sees(const Strip *t, int64_t v, int64_t j)
     memcpy(&lo, t->lo + v, sizeof lo);
     memcpy(&hi, t->hi + v, sizeof hi);
     return (key >= lo) & (key <= hi);
+}
+
+/* The keys [*from, *to) of [base, stop) that are looked at for a strip. Returns how many come before them, a
+ * multiple of PER. */
+INLINE int64_t strip_keys(const Strip *t, int64_t base, int64_t stop, int64_t *from, int64_t *to)
+{
+    int64_t skip = t->first > base ? (t->first - base) / PER * PER : 0;
+    *from = base + skip;
+    *to = stop < t->end ? stop : t->end;
+    return skip;
 }
 
 /* What the dropout masks of a strip are drawn from (isa.h). limit 0: no dropout. drop_masks makes the
@@ -153,13 +177,26 @@ INLINE Vec vexp2(Vec x)
 
 /* SET: c = ab. ADD: c = c + ab. SCALE: c = c * alpha + ab, with one alpha a lane. */
 typedef enum { SET, ADD, SCALE } Init;
-typedef struct { REAL *c; const REAL *a, *b; int64_t ldc, lda, ldb; } Product;
+typedef struct { REAL *c; const Elem *a, *b; int64_t ldc, lda, ldb; } Product;
+
+INLINE EVec eload(const Elem *p) { EVec v; memcpy(&v, p, sizeof v); return v; }
+INLINE void estore(Elem *p, EVec v) { memcpy(p, &v, sizeof v); }
+/* sum + ab, with a in every lane */
+INLINE Vec multiply_add(Vec sum, Elem a, EVec b)
+{
+#ifdef REAL_pairs
+    return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32((int)a), (__m512bh)b);
+#else
+    return sum + vset(a) * b;
+#endif
+}
 
 /* A tile of M rows by N vectors of c. along: bool: a(m, k) is a[m*lda + k], else a[k*lda + m]. */
 INLINE void tile(const int M, const int N, const int along, Product p, int64_t k, Init init,
                  const REAL *alpha)
 {
-    Vec sum[MR][NV], b[NV];
+    Vec sum[MR][NV];
+    EVec b[NV];
 #pragma GCC unroll 16
     for (int m = 0; m < M; m++)
 #pragma GCC unroll 4
@@ -171,14 +208,12 @@ INLINE void tile(const int M, const int N, const int along, Product p, int64_t k
     for (int64_t i = 0; i < k; i++) {
 #pragma GCC unroll 4
         for (int n = 0; n < N; n++)
-            b[n] = vload(p.b + i * p.ldb + n * VN);
+            b[n] = eload(p.b + i * p.ldb + n * VN);
 #pragma GCC unroll 16
-        for (int m = 0; m < M; m++) {
-            Vec a = vset(along ? p.a[m * p.lda + i] : p.a[i * p.lda + m]);
+        for (int m = 0; m < M; m++)
 #pragma GCC unroll 4
             for (int n = 0; n < N; n++)
-                sum[m][n] += a * b[n];
-        }
+                sum[m][n] = multiply_add(sum[m][n], along ? p.a[m * p.lda + i] : p.a[i * p.lda + m], b[n]);
     }
 #pragma GCC unroll 16
     for (int m = 0; m < M; m++)
@@ -198,9 +233,11 @@ INLINE void tiles(const int N, const int along, Product p, int64_t m, int64_t k,
         tile(1, N, along, p, k, init, alpha);
 }
 
-/* c [m, n] from a (m by k, see tile) and b [k, n]; n is a multiple of VN. Sums run over k in order. */
+/* c [m, n] from a (m by k, see tile) and b [k, n]; n is a multiple of VN and k counts elements of a row:
+ * an Elem that begins before k is multiplied whole. Sums run over k in order. */
 static void product(int along, Product p, int64_t m, int64_t n, int64_t k, Init init, const REAL *alpha)
 {
+    k = (k + PER - 1) / PER;
     for (; n > 0; n -= STRIP, p.c += STRIP, p.b += STRIP, alpha += alpha ? STRIP : 0) {
         if (n > VN && along)
             tiles(NV, 1, p, m, k, init, alpha);
@@ -213,30 +250,34 @@ static void product(int along, Product p, int64_t m, int64_t n, int64_t k, Init 
     }
 }
 
-/* dst[c][r] = src[r][c] * factor; rows and cols are multiples of VN. It works on VN x VN blocks: after
- * log2(VN) rounds, each of which interleaves rows i and i + VN/2, the rows of a block are its columns. */
-static void transpose(REAL *dst, int64_t ldd, const REAL *src, int64_t lds, int64_t rows, int64_t cols,
-                      REAL factor)
+/* Interleaves the lanes of two vectors: a0 b0 a1 b1 .. */
+INLINE void interleave(EVec *first, EVec *second, EVec a, EVec b)
 {
     IVec low, high;
     for (int i = 0; i < VN; i++) {
         low[i] = i / 2 + (i & 1) * VN;
         high[i] = low[i] + VN / 2;
     }
+    *first = __builtin_shuffle(a, b, low);
+    *second = __builtin_shuffle(a, b, high);
+}
+
+/* dst[c][r] = src[r][c]; rows and cols are multiples of VN. It works on VN x VN blocks: after log2(VN)
+ * rounds, each of which interleaves rows i and i + VN/2, the rows of a block are its columns. */
+static void transpose(Elem *dst, int64_t ldd, const Elem *src, int64_t lds, int64_t rows, int64_t cols)
+{
     for (int64_t r = 0; r < rows; r += VN)
         for (int64_t c = 0; c < cols; c += VN) {
-            Vec x[VN], y[VN];
+            EVec x[VN], y[VN];
             for (int i = 0; i < VN; i++)
-                x[i] = vload(src + (r + i) * lds + c) * factor;
+                x[i] = eload(src + (r + i) * lds + c);
             for (int n = 1; n < VN; n *= 2) {
-                for (int i = 0; i < VN / 2; i++) {
-                    y[2 * i] = __builtin_shuffle(x[i], x[i + VN / 2], low);
-                    y[2 * i + 1] = __builtin_shuffle(x[i], x[i + VN / 2], high);
-                }
+                for (int i = 0; i < VN / 2; i++)
+                    interleave(&y[2 * i], &y[2 * i + 1], x[i], x[i + VN / 2]);
                 memcpy(x, y, sizeof x);
             }
             for (int i = 0; i < VN; i++)
-                vstore(dst + (c + i) * ldd + r, x[i]);
+                estore(dst + (c + i) * ldd + r, x[i]);
         }
 }
 
@@ -261,5 +302,81 @@ static inline void unpack(Mat x, int64_t r, int64_t n, int64_t c, int64_t dim, c
             memcpy(mat_at(x, r + i, c), src + i * ld, (size_t)dim * sizeof(REAL));
         else
             FN(store_reals)(mat_at(x, r + i, c), src + i * ld, dim, x.type);
+}
+
+/* Rows with k along them, [n][ld / PER], and with k across them, [n / PER][ld]. */
+typedef struct { Elem *along, *across; } Panel;
+
+/* A panel of n rows, a multiple of PER, in memory of n * ld reals. */
+static inline Panel panel_at(REAL *p, int64_t n, int64_t ld)
+{
+    return (Panel){(Elem *)p, (Elem *)p + n * ld / PER * (PER - 1)};
+}
+
+/* Fills a panel's rows with zeros from row n to `stop` and with columns [c, c+dim) of rows [r, r+n) of x
+ * before that. In the build `pairs` x is BF16. */
+static inline void panel_rows(Panel to, int64_t ld, Mat x, int64_t r, int64_t n, int64_t stop, int64_t c,
+                              int64_t dim)
+{
+#ifdef REAL_pairs
+    for (int64_t i = 0; i < n; i++) {
+        char *row = (char *)(to.along + i * ld / 2);
+        memcpy(row, mat_at(x, r + i, c), (size_t)dim * 2);
+        memset(row + dim * 2, 0, (size_t)(ld - dim) * 2);
+    }
+#else
+    pack(to.along, ld, x, r, n, c, dim);
+#endif
+    memset(to.along + n * ld / PER, 0, (size_t)((stop - n) * ld / PER) * sizeof(Elem));
+}
+
+#ifdef REAL_pairs
+/* Indices 0, second, 1, second + 1, .. 15, second + 15. */
+INLINE __m512i pairs_of_halves(int second)
+{
+    __m512i i = _mm512_cvtepu16_epi32(_mm256_set_epi16(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
+    return _mm512_or_si512(i, _mm512_slli_epi32(_mm512_add_epi32(i, _mm512_set1_epi32(second)), 16));
+}
+#endif
+
+/* Makes across [n / PER][ld] of a panel's n rows; the partner of an odd last row is zeros. */
+static inline void panel_across(Panel p, int64_t ld, int64_t n)
+{
+#ifdef REAL_pairs
+    const Elem *row = p.along;
+    for (int64_t i = 0; i < n; i += 2, row += ld)
+        for (int64_t c = 0; c < ld / 2; c += VN) {
+            __m512i a = (__m512i)eload(row + c), b = {0}, low = pairs_of_halves(32);
+            __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
+            if (i + 1 < n)
+                b = (__m512i)eload(row + ld / 2 + c);
+            estore(p.across + i / 2 * ld + 2 * c, (EVec)_mm512_permutex2var_epi16(a, low, b));
+            estore(p.across + i / 2 * ld + 2 * c + VN, (EVec)_mm512_permutex2var_epi16(a, high, b));
+        }
+#else
+    (void)p, (void)ld, (void)n;
+#endif
+}
+
+/* Store what is computed of lanes [v, v + VN) of a block's scores, p [key][STRIP], in the same memory; a
+ * row of p is read before it is written. put_along: key i, with k along the lanes. put_across: keys i ..
+ * i + PER, with k across the lanes. */
+INLINE void put_along(REAL *p, int64_t i, int64_t v, Vec x)
+{
+#ifdef REAL_pairs
+    __m256bh half = _mm512_cvtneps_pbh(x);
+    memcpy((char *)(p + i * STRIP) + 2 * v, &half, sizeof half);
+#else
+    vstore(p + i * STRIP + v, x);
+#endif
+}
+INLINE void put_across(REAL *p, int64_t i, int64_t v, const Vec x[PER])
+{
+#ifdef REAL_pairs
+    __m512i both = (__m512i)_mm512_cvtne2ps_pbh(x[1], x[0]);
+    estore((Elem *)p + i / 2 * STRIP + v, (EVec)_mm512_permutexvar_epi16(pairs_of_halves(16), both));
+#else
+    vstore(p + i * STRIP + v, x[0]);
+#endif
 }
 #endif
