@@ -36,7 +36,12 @@ HOOKS   := $(CPU)/tests/sanitizer.o
 else
 CPU     := build/$(if $(CROSS),$(ARCH),cpu)
 # -g1: functions and lines for backtraces and perf, for a seventh less of the compiler's time than -g
-OPT     := -O3 -g1
+OPT     := -O2 -g1
+# what computes: kernels, but not in F64, which is for checking, and the sums of messages
+FAST_kernels := -O3
+FAST_parallel/comm := -O3
+FAST_f32 := -O3
+FAST_pairs := -O3
 endif
 
 COMMON  := $(OPT) -MMD -MP -pthread -Wall -Wextra $(or $(STRICT),-Werror) -Wno-missing-field-initializers \
@@ -146,6 +151,8 @@ ISA_pairs := -mavx512bf16
 ISA_OBJ  += $(foreach f,attention attention_bwd,$(CPU)/kernels/cpu/isa/$(f).avx512.pairs.o)
 endif
 
+# The same bits on every CPU.
+EXTRA_kernels/normals := -ffp-contract=off
 # Files that use instructions beyond their directory's set, behind run-time detection.
 ifeq ($(ARCH),x86_64)
 EXTRA_kernels/cpu/amx     := $(filter-out -D%,$(ISA_avx512)) -mavx512bf16 -mamx-tile -mamx-bf16
@@ -259,7 +266,7 @@ $(CPU)/train.o: train.c
 define LAYER_RULE
 $(CPU)/$(1)/%.o: $(1)/%.c
 	@mkdir -p $$(@D)
-	@echo "  cc $$@"; $$(CC) $$(CFLAGS) $$(INC_$(1)) $$(EXTRA_$(1)/$$*) -c $$< -o $$@
+	@echo "  cc $$@"; $$(CC) $$(CFLAGS) $$(INC_$(1)) $$(FAST_$(1)) $$(EXTRA_$(1)/$$*) -c $$< -o $$@
 endef
 EXTRA_tests/bench_comm := $(MPI_CFLAGS)
 EXTRA_tests/test_messages := $(MPI_CFLAGS)
@@ -304,7 +311,7 @@ $(BUILD)/%.cpp.o: %.cpp
 define ISA_RULE
 $(CPU)/kernels/cpu/isa/%.$(1).$(2).o: kernels/cpu/isa/%.c
 	@mkdir -p $$(@D)
-	@echo "  cc $$@"; $$(CC) $$(CFLAGS) $$(INC_kernels) -Ikernels/cpu/isa -DISA=$(1) -DISA_$(1) -DREAL_$(2) $$(ISA_$(1)) $$(ISA_$(2)) -c $$< -o $$@
+	@echo "  cc $$@"; $$(CC) $$(CFLAGS) $$(INC_kernels) -Ikernels/cpu/isa -DISA=$(1) -DISA_$(1) -DREAL_$(2) $$(ISA_$(1)) $$(ISA_$(2)) $$(FAST_$(2)) -c $$< -o $$@
 endef
 $(foreach i,$(ISAS),$(foreach r,f32 f64 pairs,$(eval $(call ISA_RULE,$(i),$(r)))))
 

@@ -1,7 +1,6 @@
 /* base -- how a run stops, arenas, start-up heap, counter-based random numbers, clock */
 #define _GNU_SOURCE
 #include "base.h"
-#include <math.h>
 #include <sched.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -218,34 +217,6 @@ double rng_uniform(uint64_t key, uint64_t sub, uint64_t index)
 {
     Philox r = philox(key, index, sub);
     return (double)(((uint64_t)r.v[0] << 32 | r.v[1]) >> 11) * 0x1p-53;
-}
-
-/* Box-Muller: counter i gives the normals 2i and 2i+1. */
-static void normal_pair(uint64_t key, uint64_t sub, uint64_t i, double out[2])
-{
-    Philox r = philox(key, i, sub);
-    double u = ((double)(((uint64_t)r.v[0] << 32 | r.v[1]) >> 11) + 1) * 0x1p-53;
-    double a = (double)(((uint64_t)r.v[2] << 32 | r.v[3]) >> 11) * 0x1p-53 * 6.283185307179586476925;
-    double radius = sqrt(-2 * log(u));
-    out[0] = radius * cos(a);
-    out[1] = radius * sin(a);
-}
-
-double rng_normal(uint64_t key, uint64_t sub, uint64_t index)
-{
-    double pair[2];
-    normal_pair(key, sub, index / 2, pair);
-    return pair[index & 1];
-}
-
-void rng_normals(uint64_t key, uint64_t sub, uint64_t index, int64_t n, double *out)
-{
-    double pair[2];
-    for (int64_t k = 0; k < n; k++) {
-        if (k == 0 || !((index + (uint64_t)k) & 1))
-            normal_pair(key, sub, (index + (uint64_t)k) / 2, pair);
-        out[k] = pair[(index + (uint64_t)k) & 1];
-    }
 }
 
 uint64_t hash64(const void *p, size_t n, uint64_t h)

@@ -141,10 +141,17 @@ static void moments(void)
         wild += !(y >= 0 && y < 1 && isfinite(x));
     }
     CHECK(!wild, "%d numbers out of range", wild);
-    double run[7];
-    rng_normals(key, 3, 5, 7, run);            /* indices 5 to 11: both ends split a pair of normals */
-    for (int i = 0; i < 7; i++)
+    double run[1000];
+    rng_normals(key, 3, 5, 1000, run);         /* indices 5 to 1004: both ends split a pair of normals */
+    for (int i = 0; i < 1000; i++) {
         CHECK(run[i] == rng_normal(key, 3, 5 + (uint64_t)i), "normal %d of a run", i);
+        /* Box-Muller by the C library */
+        Philox w = philox(key, (uint64_t)(i + 5) / 2, 3);
+        double r = sqrt(-2 * log(ldexp((double)(((uint64_t)w.v[0] << 32 | w.v[1]) >> 11) + 1, -53)));
+        double a = 2 * acos(-1) * ldexp((double)(((uint64_t)w.v[2] << 32 | w.v[3]) >> 11), -53);
+        double want = r * (i % 2 ? cos(a) : sin(a));
+        CHECK(fabs(run[i] - want) < 1e-14, "normal %d: %.17g, not %.17g", i, run[i], want);
+    }
     /* limits: five standard errors */
     double e = 5 / sqrt(N);
     CHECK(fabs(m[1]) < e && fabs(m[2] - 1) < e * sqrt(2), "mean %g variance %g", m[1], m[2]);

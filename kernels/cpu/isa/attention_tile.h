@@ -133,7 +133,7 @@ static inline Drop drop_open(const Attention *s, int64_t b, int head, const Stri
 }
 static inline void drop_masks(IVec keep[4], const Drop *p, int64_t v, int64_t j)
 {
-    WVec word[4], zero = {0}, lane;
+    WVec word[4], zero = {0}, lane = {0};
     int n = (int)(sizeof zero / 8);
     for (int i = 0; i < n; i++)
         lane[i] = (uint64_t)(p->position + v + i * (VN / n));

@@ -168,7 +168,7 @@ INLINE Vec some(const Dtype type, const char *lane, int64_t k)
     if (type != BF16)
         return vload((const REAL *)lane + k);
 #ifdef REAL_f64
-    Vec v;
+    Vec v = {0};
     for (int i = 0; i < VN; i++)
         v[i] = one(type, lane, k + i);
     return v;
