@@ -70,7 +70,8 @@ static void block(uint64_t key, uint64_t sub, uint64_t i, double *out)
     uint32_t a[BLOCK], b[BLOCK], c[BLOCK], d[BLOCK], k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
     for (int k = 0; k < BLOCK; k++) {
         uint64_t low = i + (uint64_t)k;
-        a[k] = (uint32_t)low, b[k] = (uint32_t)(low >> 32), c[k] = (uint32_t)sub, d[k] = (uint32_t)(sub >> 32);
+        a[k] = (uint32_t)low, b[k] = (uint32_t)(low >> 32);
+        c[k] = (uint32_t)sub, d[k] = (uint32_t)(sub >> 32);
     }
     for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
         for (int k = 0; k < BLOCK; k++) {
