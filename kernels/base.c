@@ -194,20 +194,6 @@ FILE *xmemstream(char **text, size_t *bytes)
     return f;
 }
 
-Philox philox(uint64_t key, uint64_t lo, uint64_t hi)
-{
-    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    Philox c = {{(uint32_t)lo, (uint32_t)(lo >> 32), (uint32_t)hi, (uint32_t)(hi >> 32)}};
-    for (int i = 0; i < 10; i++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c.v[0], p1 = (uint64_t)0xCD9E8D57u * c.v[2];
-        c = (Philox){{(uint32_t)(p1 >> 32) ^ c.v[1] ^ k0, (uint32_t)p1, (uint32_t)(p0 >> 32) ^ c.v[3] ^ k1,
-                      (uint32_t)p0}};
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return c;
-}
-
 uint64_t rng_key(uint64_t seed, const char *stream)
 {
     return hash64(stream, strlen(stream), hash64(&seed, sizeof seed, HASH_SEED));

@@ -91,7 +91,19 @@ FILE *xmemstream(char **text, size_t *bytes);      /* as open_memstream; no memo
 
 /* Philox4x32-10: returns four random words for a 64-bit key and a 128-bit counter. */
 typedef struct { uint32_t v[4]; } Philox;
-Philox philox(uint64_t key, uint64_t counter_lo, uint64_t counter_hi);
+static inline Philox philox(uint64_t key, uint64_t lo, uint64_t hi)
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    Philox c = {{(uint32_t)lo, (uint32_t)(lo >> 32), (uint32_t)hi, (uint32_t)(hi >> 32)}};
+    for (int i = 0; i < 10; i++) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c.v[0], p1 = (uint64_t)0xCD9E8D57u * c.v[2];
+        c = (Philox){{(uint32_t)(p1 >> 32) ^ c.v[1] ^ k0, (uint32_t)p1, (uint32_t)(p0 >> 32) ^ c.v[3] ^ k1,
+                      (uint32_t)p0}};
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return c;
+}
 
 /* Returns the key of a seed and a stream name; different names give independent streams. */
 uint64_t rng_key(uint64_t seed, const char *stream);

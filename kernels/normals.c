@@ -63,27 +63,19 @@ static inline void turn(double t, double *cosine, double *sine)
     *sine = q == 2 || q == 3 ? -b : b;
 }
 
-/* Box-Muller: counters i .. i + BLOCK of stream (key, sub) give normals 2i .. 2i + 2 BLOCK. */
+/* Box-Muller: counters i .. i + n of stream (key, sub), n at most BLOCK, give normals 2i .. 2i + 2n. */
 EACH_ISA
-static void block(uint64_t key, uint64_t sub, uint64_t i, double *out)
+static void block(uint64_t key, uint64_t sub, uint64_t i, int n, double *out)
 {
-    uint32_t a[BLOCK], b[BLOCK], c[BLOCK], d[BLOCK], k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    for (int k = 0; k < BLOCK; k++) {
-        uint64_t low = i + (uint64_t)k;
-        a[k] = (uint32_t)low, b[k] = (uint32_t)(low >> 32);
-        c[k] = (uint32_t)sub, d[k] = (uint32_t)(sub >> 32);
+    uint32_t word[4][BLOCK];
+    for (int k = 0; k < n; k++) {
+        Philox r = philox(key, i + (uint64_t)k, sub);
+        for (int w = 0; w < 4; w++)
+            word[w][k] = r.v[w];
     }
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u)
-        for (int k = 0; k < BLOCK; k++) {
-            uint64_t p = (uint64_t)0xD2511F53u * a[k], q = (uint64_t)0xCD9E8D57u * c[k];
-            a[k] = (uint32_t)(q >> 32) ^ b[k] ^ k0;
-            b[k] = (uint32_t)q;
-            c[k] = (uint32_t)(p >> 32) ^ d[k] ^ k1;
-            d[k] = (uint32_t)p;
-        }
-    for (int k = 0; k < BLOCK; k++) {
-        double cosine, sine, radius = sqrt(minus_two_log((whole(a[k], b[k]) + 1) * 0x1p-53));
-        turn(whole(c[k], d[k]) * 0x1p-53, &cosine, &sine);
+    for (int k = 0; k < n; k++) {
+        double cosine, sine, radius = sqrt(minus_two_log((whole(word[0][k], word[1][k]) + 1) * 0x1p-53));
+        turn(whole(word[2][k], word[3][k]) * 0x1p-53, &cosine, &sine);
         out[2 * k] = radius * cosine;
         out[2 * k + 1] = radius * sine;
     }
@@ -94,7 +86,7 @@ void rng_normals(uint64_t key, uint64_t sub, uint64_t index, int64_t n, double *
     double pairs[2 * BLOCK];
     while (n > 0) {
         int64_t skip = (int64_t)(index & 1), some = n < 2 * BLOCK - skip ? n : 2 * BLOCK - skip;
-        block(key, sub, index / 2, pairs);
+        block(key, sub, index / 2, (int)(skip + some + 1) / 2, pairs);
         memcpy(out, pairs + skip, (size_t)some * sizeof *out);
         out += some, index += (uint64_t)some, n -= some;
     }

@@ -93,14 +93,9 @@ static double peak(Device *d, Dtype type)
     return p.ops * n / t / 1e9;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 static double median(double *v, int n)
 {
-    qsort(v, (size_t)n, sizeof *v, by_value);
+    qsort(v, (size_t)n, sizeof *v, by_double);
     return v[n / 2];
 }
 

@@ -78,12 +78,6 @@ static const struct { const char *name; void (*run)(Device *d, const Memory *m);
 };
 #define WORKS ((int)(sizeof works / sizeof *works))
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 int main(int argc, char **argv)
 {
     int rounds = argc > 1 ? atoi(argv[1]) : 11;
@@ -114,7 +108,7 @@ int main(int argc, char **argv)
         }
     printf("isa %s, %d threads, %d rounds\n", d.isa, pool_threads(d.pool), rounds);
     for (int w = 0; w < WORKS; w++) {
-        qsort(speed[w], (size_t)rounds, sizeof(double), by_value);
+        qsort(speed[w], (size_t)rounds, sizeof(double), by_double);
         double mid = speed[w][rounds / 2], share = 100 * mid / speed[0][rounds / 2];
         printf("%-32s %6.1f GB/s (%.1f to %.1f)  %4.0f %%\n", works[w].name, mid, speed[w][0],
                speed[w][rounds - 1], share);

@@ -1,8 +1,8 @@
 /* attention -- attention's forward: strips of queries against block after block of keys.
  *
  * The maximum and the sum of each softmax row are corrected when a larger score appears (Milakov,
- * Gimelshein 2018, arXiv:1805.02867; Dao 2023, arXiv:2307.08691). A maximum is one of products of queries
- * and keys, which the scale has not multiplied: with one key, exp2(0) is 1 and the result is its value.
+ * Gimelshein 2018, arXiv:1805.02867; Dao 2023, arXiv:2307.08691). A row's maximum is that of its
+ * products of queries and keys before the scale: with one key, exp2(0) is 1 and the result is its value.
  *
  * The bits of a query's result depend on the blocks of keys, which start at multiples of key_block(),
  * and not on the query's strip or item. So a token generated with a cache gets the same bits as in a
