@@ -6,8 +6,8 @@
 #                 huggingface portable valgrind
 # make fuzz MINUTES=n      every reader of files under libFuzzer (needs clang)
 # make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver, on the CPU)     ARCHS=90a: for one kind
-# make CUDA=1 CUDNN=1         attention through cuDNN where it can; CUDNN_INC=PATH and CUDNN_FRONTEND_INC=PATH: the
-#                             headers of cuDNN 9 and of cudnn-frontend, where the compiler does not find them by itself
+#                 attention through cuDNN where the headers of cuDNN 9 and cudnn-frontend are (scripts/setup gpu gets
+#                 them; CUDNN_INC=PATH and CUDNN_FRONTEND_INC=PATH: other folders). CUDNN=0: without; 1: or stop
 # make bench-schedules        processor time of making and checking the largest lists of instructions
 # make docs       rewrites configs/OPTIONS.md           make size           lines per file
 #
@@ -17,7 +17,7 @@ CC      ?= gcc
 CXX     := $(if $(filter default,$(origin CXX)),g++,$(CXX))
 DEBUG   ?= 0
 CUDA    ?= 0
-CUDNN   ?= 0
+CUDNN   ?= auto
 PYTHON  ?= python3
 ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
 # a compiler for another kind of processor builds only the tests of operations, which need no library: op-tests
@@ -109,14 +109,27 @@ INC_cuda += -Ikernels/cuda/ptx -isystem $(CUDA_HOME)/include
 CUDA_CXX  = $(NVCC) -std=c++17 -O3 -lineinfo -MMD -MP -Xptxas -v $(foreach a,$(ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) \
             -Werror all-warnings -Xcompiler -Wall,-Wextra,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
 LDLIBS   += -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt $(filter -static%,$(CXX_LIB))
-ifneq ($(CUDNN),0)
-CUDNN_PATHS := $(CUDNN_INC) $(CUDNN_FRONTEND_INC) $(CUDA_HOME)/include /usr/local/include /usr/include
-ifeq ($(and $(wildcard $(CUDNN_PATHS:=/cudnn.h)),$(wildcard $(CUDNN_PATHS:=/cudnn_frontend.h))),)
-$(error no cudnn.h or no cudnn_frontend.h; change: set CUDNN_INC and CUDNN_FRONTEND_INC to the folders that \
-have them (pip download nvidia-cudnn-cu13 nvidia-cudnn-frontend), or CUDNN=0)
+ifeq ($(filter 0 1 auto,$(CUDNN)),)
+$(error CUDNN=$(CUDNN); change: CUDNN=auto, 0 or 1)
 endif
+# scripts/setup gpu unpacks headers in CUDNN_GOT
+CUDNN_GOT   ?= build/cudnn
+CUDNN_PATHS := $(CUDNN_INC) $(CUDNN_FRONTEND_INC) $(CUDA_HOME)/include /usr/local/include /usr/include \
+               $(CUDNN_GOT)/include $(CUDNN_GOT)/nvidia/cudnn/include
+CUDNN_LACKS := $(strip $(foreach h,cudnn.h cudnn_frontend.h nvrtc.h,$(if $(wildcard $(CUDNN_PATHS:=/$(h))),,$(h))))
+CUDNN_SAYS  := our own kernels (CUDNN=0)
+ifneq ($(and $(filter 1,$(CUDNN)),$(CUDNN_LACKS)),)
+$(error no $(CUDNN_LACKS); change: scripts/setup gpu, or set CUDNN_INC and CUDNN_FRONTEND_INC to the folders of \
+the headers, or CUDNN=0)
+endif
+ifneq ($(CUDNN),0)
+ifeq ($(CUDNN_LACKS),)
+CUDNN_SAYS  := cuDNN where it can, our own kernels elsewhere
 CUDA_SRC := $(filter-out $(CUDNN_OFF),$(CUDA_SRC)) $(CUDNN_ON)
 LDLIBS   += $(CXX_LIB)
+else
+CUDNN_SAYS  := our own kernels, no cuDNN: no $(CUDNN_LACKS) (scripts/setup gpu)
+endif
 endif
 else ifeq ($(CUDA),emulated)
 BUILD    := $(CPU:build/cpu=build)$(if $(filter build/cpu,$(CPU)),/emulated,-emulated)
@@ -193,6 +206,7 @@ $(LIB): $(LIB_OBJ)
 
 $(BUILD)/train: $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+	$(if $(CUDNN_SAYS),@echo "  attention on a GPU: $(CUDNN_SAYS)")
 
 $(BUILD)/test_cuda_%: $(BUILD)/tests/test_cuda_%.c.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
@@ -290,14 +304,14 @@ $(BUILD)/%.c.o: %.c
 $(BUILD)/%.cu.o: %.cu $(if $(filter 1,$(CUDA)),$(BUILD)/archs)
 	@mkdir -p $(@D)
 	@echo "  nv $@"; $(CUDA_CXX) $(INC_cuda) -c $< -o $@ > $@.log 2>&1 || { cat $@.log; exit 1; }
-# without -Ikernels/cuda, whose cuda.h is not CUDA's
+# -iquote kernels/cuda: its cuda.h is not CUDA's
 $(BUILD)/$(CUDNN_ON).o: $(CUDNN_ON)
 	@mkdir -p $(@D)
-	@echo "  cc $@"; $(CXX) -std=c++17 -O2 -g -MMD -MP -Wall -Wextra -Werror -fno-threadsafe-statics -Ikernels \
-	    $(addprefix -isystem ,$(CUDNN_INC) $(CUDNN_FRONTEND_INC) $(CUDA_HOME)/include) -c $< -o $@
+	@echo "  cc $@"; $(CXX) -std=c++17 -O2 -g -MMD -MP -Wall -Wextra -Werror -fno-threadsafe-statics -Ikernels -iquote kernels/cuda \
+	    $(addprefix -isystem ,$(filter-out /usr/include,$(CUDNN_PATHS))) -c $< -o $@
 # which of the two it is, and for which GPUs: a change of CUDNN links anew, one of ARCHS compiles anew
 $(BUILD)/$(CUDNN_ON).o $(BUILD)/$(CUDNN_OFF).o: $(BUILD)/cudnn
-$(BUILD)/cudnn: SAYS = $(CUDNN)
+$(BUILD)/cudnn: SAYS = $(CUDNN_SAYS)
 $(BUILD)/archs: SAYS = $(ARCHS)
 $(BUILD)/cudnn $(BUILD)/archs: FORCE
 	@mkdir -p $(@D)

@@ -19,6 +19,7 @@ void cuda_tune(Device *d, const Products *p, Algorithms *known, int most, void *
 }
 
 int cuda_attention_built(void) { return 0; }
+const char *cuda_built(void) { return "GPUs: none, built without CUDA (make CUDA=1)"; }
 
 void cuda_attention(Device *d, const Products *p, size_t reserve, AttentionUse *use)
 {

@@ -87,6 +87,8 @@ int cuda_attention_leave(Device *d, int backward);
 void cuda_attention_close(Device *d);
 /* Whether this executable was built with cuDNN. */
 int cuda_attention_built(void);
+/* Returns one line: what this executable was built with for GPUs. */
+const char *cuda_built(void);
 
 /* On a GPU: does every product once, so that no algorithm is chosen within a step.
  *   known   in/out           algorithms of earlier runs, used first; must live as long as the device

@@ -3,6 +3,7 @@
 #include "commands.h"
 #include "config.h"
 #include "job.h"
+#include "products.h"
 #include <string.h>
 #include <unistd.h>
 
@@ -83,7 +84,7 @@ int commands_dispatch(int argc, char **argv, int (*train)(int argc, char **argv)
     if (job_launched(&rank) > 1 && rank)
         die_hooks(NULL, rank_0_first, NULL);
     if (!strcmp(argv[1], "--version"))
-        return puts(config_build_id()), EXIT_DONE;
+        return puts(config_build_id()), puts(cuda_built()), EXIT_DONE;
     const Command *c = commands_find(argv[1]);
     if (asks_for_help(argc - 1, argv + 1))
         return command_help(1, &(char *){c ? argv[1] : "run"});

@@ -11,6 +11,11 @@
 #include <string.h>
 
 int cuda_attention_built(void) { return sdpa_built(); }
+const char *cuda_built(void)
+{
+    return sdpa_built() ? "GPUs: CUDA; attention by cuDNN where it can, by our own kernels elsewhere"
+                        : "GPUs: CUDA; attention by our own kernels, built without cuDNN (scripts/setup gpu)";
+}
 
 static SdpaShape shape_of(const Attention *s, int backward, const Mat mat[SDPA_MATS])
 {

@@ -7,7 +7,7 @@ int sdpa_built(void) { return 0; }
 
 Sdpa *sdpa_open(cudaStream_t stream, SdpaWhy *why)
 {
-    snprintf(why->text, sizeof why->text, "this executable was built without it");
+    snprintf(why->text, sizeof why->text, "this executable was built without it (scripts/setup gpu)");
     return NULL;
 }
 

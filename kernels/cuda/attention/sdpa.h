@@ -1,5 +1,5 @@
 /* sdpa -- attention through cuDNN: one graph for each shape, compiled once. attention_cudnn.cpp makes
- * graphs with cudnn-frontend (make CUDNN=1); other builds have attention_none.c, which refuses; the
+ * graphs with cudnn-frontend; builds without its headers have attention_none.c, which refuses; the
  * emulation has an implementation of its own.
  *
  * It does what training needs: queries and keys of the same rows, causal, without dropout (cuDNN draws
