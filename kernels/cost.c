@@ -175,9 +175,12 @@ OPS(X)
         cost_dropout_fwd(d, y, x, res, s), cost_norm_fwd(d, ln, stats, y, gain, bias, eps, kind, 1);         \
     else                                                                                                     \
         MOVES(add_norm_fwd, bytes_of(y) + bytes_of(ln) + bytes_of(stats) + bytes_of(x) + bytes_of(res))
-#define COST_norm_bwd_x                                                                                      \
-    MOVES(norm_bwd_x, bytes_of(dx) + bytes_of(dres) + bytes_of(dy) + bytes_of(x) + bytes_of(stats))
-#define COST_norm_bwd_w MOVES(norm_bwd_w, bytes_of(dgain) + bytes_of(dy) + bytes_of(x) + bytes_of(stats))
+/* one pass over x and dy where ops are fused; else one more for the gradients of gain and bias */
+#define COST_norm_bwd                                                                                        \
+    if (unfused(d))                                                                                          \
+        MOVES(norm_bwd, bytes_of(dgain) + bytes_of(dy) + bytes_of(x) + bytes_of(stats));                     \
+    MOVES(norm_bwd, bytes_of(dx) + bytes_of(dres) + bytes_of(dy) + bytes_of(x) + bytes_of(stats)             \
+                        + (unfused(d) ? 0 : bytes_of(dgain) + bytes_of(dbias)))
 #define COST_act_fwd MOVES(act_fwd, bytes_of(a) + bytes_of(h))
 #define COST_act_bwd MOVES(act_bwd, bytes_of(dh) + bytes_of(da) + bytes_of(h))
 #define COST_rope MOVES(rope, 2 * bytes_of(x))

@@ -347,27 +347,21 @@ typedef struct {
     X(add_norm_fwd, (Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain,        \
                      Mat bias, double eps, NormKind kind),                                                   \
       (d, y, ln, stats, x, res, s, gain, bias, eps, kind))                                                   \
-    /* dx = dres + the gradient of norm_fwd's input.                                                         \
-     *   dx      out  [T, H]         storage; may be dres or dy                                              \
-     *   dres    in   [T, H]         storage; absent: 0                                                      \
-     *   dy      in   [T, H]         storage                                                                 \
-     *   x       in   [T, H]         storage: norm_fwd's input                                               \
-     *   stats   in   [T, 2 groups]  real, from norm_fwd                                                     \
-     *   gain    in   [1, H/groups]  storage                                                                 \
-     *   kind    in                  LayerNorm or RMSNorm                                                    \
-     *   groups  in                  groups of a row */                                                      \
-    X(norm_bwd_x, (Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind,           \
-                   int groups), (d, dx, dres, dy, x, stats, gain, kind, groups))                             \
-    /* Adds the gradients of gain and bias. The order of the rows is that of bias_bwd.                       \
+    /* The gradient of norm_fwd: dgain and dbias are added to, dx = dres + that of x.                        \
+     *   dx      out     [T, H]         storage; may be dres or dy                                           \
      *   dgain   in/out  [1, H/groups]  real                                                                 \
      *   dbias   in/out  [1, H/groups]  real; absent for RMSNorm                                             \
+     *   dres    in      [T, H]         storage; absent: 0                                                   \
      *   dy      in      [T, H]         storage                                                              \
      *   x       in      [T, H]         storage: norm_fwd's input                                            \
      *   stats   in      [T, 2 groups]  real, from norm_fwd                                                  \
+     *   gain    in      [1, H/groups]  storage                                                              \
      *   kind    in                     LayerNorm or RMSNorm                                                 \
-     *   groups  in                     groups of a row */                                                   \
-    X(norm_bwd_w, (Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups),    \
-      (d, dgain, dbias, dy, x, stats, kind, groups))                                                         \
+     *   groups  in                     groups of a row                                                      \
+     * The order of the rows in dgain and dbias follows from the shape alone. */                             \
+    X(norm_bwd, (Device *d, Mat dx, Mat dgain, Mat dbias, Mat dres, Mat dy, Mat x, Mat stats, Mat gain,      \
+                 NormKind kind, int groups),                                                                 \
+      (d, dx, dgain, dbias, dres, dy, x, stats, gain, kind, groups))                                         \
     /* a = act(h); for gated kinds h = (gate | up) and a = act(gate) * up.                                   \
      *   a     out  [T, F]  storage                                                                          \
      *   h     in   [T, F]  storage; [T, 2F] for gated kinds                                                 \

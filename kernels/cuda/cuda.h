@@ -89,6 +89,14 @@ void cuda_await(Device *d, cudaEvent_t e);
  *   waited  in  seconds of this wait so far */
 void cuda_watch(Device *d, void (*watch)(double waited));
 
+/* Adds the gradients of a norm's gain and bias, by a pass of its own over dy and x: for rows that norm_bwd's
+ * one pass does not take. Arguments as of norm_bwd. */
+void cuda_norm_columns(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, int groups);
+/* out += the sums of columns over parts, in an order that follows from `parts`.
+ *   out    in/out  [n]         F32
+ *   part   in      [parts, n]  F32 */
+void cuda_add_parts(Cuda *c, float *out, const float *part, int n, int parts);
+
 /* Ask for the shared memory that the kernels of attention and of xent need; called once, by cuda_open. */
 void cuda_attention_open(const Cuda *c);
 void cuda_xent_open(const Cuda *c);

@@ -1,16 +1,21 @@
-/* norm -- LayerNorm and RMSNorm of rows or of groups of columns: forward, and the gradient of the input.
+/* norm -- LayerNorm and RMSNorm of rows or of groups of columns, forward and backward.
  *
- * add_norm_fwd adds dropout and residual in the same pass. The gradients of gain and bias are in
- * colsum.cu. A row is read once, by a team of threads that keeps it in registers: 8, 16 or 32 lanes for
- * a short row (32 rows of 64 columns are one block), a block of up to 1024 threads for a long one. The
- * mean is known before the spread is summed, as on the CPU. Rows that are too long for a team or not
- * aligned are read again from the cache. */
+ * add_norm_fwd adds dropout and residual in the same pass. A row is read once, by a team of threads that
+ * keeps it in registers: 8, 16 or 32 lanes for a short row (32 rows of 64 columns are one block), a block
+ * of up to 1024 threads for a long one. The mean is known before the spread is summed, as on the CPU. Rows
+ * that are too long for a team or not aligned are read again from the cache.
+ *
+ * norm_bwd reads x and dy once: a team does several rows, a thread keeps the same columns of each and adds
+ * up their gradients of gain and bias. A block writes its sums, and a second launch adds those of all blocks
+ * in order (colsum.cu). Which block does which rows follows from the shape alone, so the bits are the same
+ * on every GPU. Very long or unaligned rows take two passes. */
 #include "common.cuh"
 
 struct Norm {
     void *y, *ln;              /* forward: add_norm_fwd's y, and the result; backward: ln is dx */
     const void *x, *res, *dy, *gain, *bias;
     float *stats;
+    float *part[2];            /* backward: sums of gain and bias of each block, [blocks, n] */
     int64_t ldy, ldln, ldx, ldres, lddy, ldstats;
     uint32_t rows;             /* rows of the matrix times groups */
     int n, lanes;              /* columns of a group; lanes of a short row's team */
@@ -30,14 +35,15 @@ __device__ __forceinline__ T *row_at(const void *p, int64_t ld, uint32_t r, uint
 /* The threads of a row: 8, 16 or 32 lanes of a warp, or with LONG a block. */
 template <int LONG> struct Team {
     int at, size, warp_lanes;
-    uint32_t row;
+    uint32_t row, first;       /* row of the team, of the block's first team */
     __device__ __forceinline__ Team(int lanes)
     {
         if (LONG) {
-            at = (int)threadIdx.x, size = (int)blockDim.x, row = blockIdx.x;
+            at = (int)threadIdx.x, size = (int)blockDim.x, row = first = blockIdx.x;
         } else {
             at = (int)threadIdx.x & (lanes - 1), size = lanes;
-            row = blockIdx.x * (blockDim.x / (unsigned)lanes) + threadIdx.x / (unsigned)lanes;
+            first = blockIdx.x * (blockDim.x / (unsigned)lanes);
+            row = first + threadIdx.x / (unsigned)lanes;
         }
         warp_lanes = lanes;
     }
@@ -48,7 +54,7 @@ template <int LONG> struct Team {
 };
 
 extern __shared__ __align__(16) char shared[];
-enum { SLOTS = 2 * 32 * sizeof(float) };   /* bytes for the two reductions of a block */
+enum { SLOTS = 2 * 32 * sizeof(float) };   /* bytes of the two reductions of a block */
 
 /* ---- forward ---- */
 
@@ -207,19 +213,75 @@ template <class T, int ADD> __global__ void __launch_bounds__(256) k_norm_fwd_an
 
 /* ---- backward ---- */
 
-/* With xh = (x - mean) rstd, e = dy gain: dx = rstd (e - avg(e) - xh avg(e xh)), RMSNorm without avg(e).
- * dres is loaded at the start, except for long rows with K > 2, which have no registers for it. */
-template <class T, int K, int LONG>
-__global__ void __launch_bounds__(LONG ? (K > 2 ? 1024 : 512) : 256) k_norm_bwd_x(const Norm a)
+/* Sums of two numbers over a team, with one barrier where that is a block.
+ *   slot  out  [64]  shared memory; the next call must be given another */
+template <int LONG>
+__device__ __forceinline__ float2 two_sums(const Team<LONG> &team, float x, float y, float *slot)
 {
-    enum { N = Piece<T>::N, EARLY = !LONG || K <= 2 };
-    const Team<LONG> team(a.lanes);
-    float *slot = (float *)shared, e[N], f[N], w[N], mean = 0, rstd = 0, sum = 0, sumx = 0;
-    uint32_t r = team.row / a.per_row, g = team.row - r * a.per_row.d;
-    int live = team.row < a.rows;
+    if (!LONG)
+        return {warp_sum(x, team.warp_lanes), warp_sum(y, team.warp_lanes)};
+    const int lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
+    x = warp_sum(x);
+    y = warp_sum(y);
+    if (lane == 0) {
+        slot[threadIdx.x / WARP] = x;
+        slot[32 + threadIdx.x / WARP] = y;
+    }
+    __syncthreads();
+    return {warp_sum(lane < warps ? slot[lane] : 0), warp_sum(lane < warps ? slot[32 + lane] : 0)};
+}
+
+/* Writes the gradient of a row's input, dres + rstd (e - avg(e) - xh avg(e xh)), element by element.
+ *   r, g, mean, rstd, avg, avgx  in  row and group, and the terms above
+ *   vx, vdy, vres                in  the row of x, dy, and dres; vres is loaded here without EARLY */
+template <class T, int K, int LONG, int EARLY>
+__device__ __forceinline__ void write_gradient(const Norm &a, const Team<LONG> &team, uint32_t r, uint32_t g,
+                                               float mean, float rstd, float avg, float avgx,
+                                               const Piece<T> *vx, const Piece<T> *vdy, Piece<T> *vres)
+{
+    enum { N = Piece<T>::N };
+    const T *res = a.res ? row_at<T>(a.res, a.ldres, r, g, a.n) : NULL;
+    T *dx = row_at<T>(a.ln, a.ldln, r, g, a.n);
+    float e[N], f[N], w[N];
+    Piece<T> p;
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        int c = (team.at + k * team.size) * N;
+        if (c >= a.n)
+            continue;
+        p.load((const T *)a.gain + c);
+        p.get(w);
+        vx[k].get(f);
+        vdy[k].get(e);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            f[i] = rstd * (e[i] * w[i] - avg - (f[i] - mean) * rstd * avgx);
+        if (res) {
+            if (!EARLY)
+                vres[0].load(res + c);
+            vres[EARLY ? k : 0].get(w);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                f[i] += w[i];
+        }
+        p.set(f);
+        p.store(dx + c);
+    }
+}
+
+/* With xh = (x - mean) rstd, e = dy gain: dx = rstd (e - avg(e) - xh avg(e xh)), RMSNorm without avg(e).
+ * dres is loaded at the start, except where a thread has no registers for it. */
+template <class T, int K, int LONG>
+__device__ __forceinline__ void input_gradient(const Norm &a, const Team<LONG> &team, uint32_t row,
+                                               Piece<T> *vx, Piece<T> *vdy, float *slot, float *mean_rstd)
+{
+    enum { N = Piece<T>::N, EARLY = K <= 2 };
+    float e[N], f[N], w[N], mean = 0, rstd = 0, sum = 0, sumx = 0;
+    uint32_t r = row / a.per_row, g = row - r * a.per_row.d;
+    const int live = row < a.rows;
     const T *x = row_at<T>(a.x, a.ldx, r, g, a.n), *dy = row_at<T>(a.dy, a.lddy, r, g, a.n);
     const T *res = a.res ? row_at<T>(a.res, a.ldres, r, g, a.n) : NULL;
-    Piece<T> vx[K], vdy[K], vres[EARLY ? K : 1], p;
+    Piece<T> vres[EARLY ? K : 1], p;
     if (live) {
         const float *stats = a.stats + (int64_t)r * a.ldstats + 2 * g;
         mean = stats[0];
@@ -228,6 +290,8 @@ __global__ void __launch_bounds__(LONG ? (K > 2 ? 1024 : 512) : 256) k_norm_bwd_
 #pragma unroll
     for (int k = 0; k < K; k++) {
         int c = (team.at + k * team.size) * N;
+        vx[k].clear();
+        vdy[k].clear();
         if (live && c < a.n) {
             vx[k].load(x + c);
             vdy[k].load(dy + c);
@@ -250,32 +314,85 @@ __global__ void __launch_bounds__(LONG ? (K > 2 ? 1024 : 512) : 256) k_norm_bwd_
             sumx += e[i] * w[i] * ((f[i] - mean) * rstd);
         }
     }
-    float avg = a.kind == NORM_LAYER ? team.sum(sum, slot) / (float)a.n : 0;
-    float avgx = team.sum(sumx, slot + 32) / (float)a.n;
-    T *dx = row_at<T>(a.ln, a.ldln, r, g, a.n);
+    const float2 sums = two_sums<LONG>(team, sum, sumx, slot);
+    const float avg = a.kind == NORM_LAYER ? sums.x / (float)a.n : 0, avgx = sums.y / (float)a.n;
+    if (live)
+        write_gradient<T, K, LONG, EARLY>(a, team, r, g, mean, rstd, avg, avgx, vx, vdy, vres);
+    mean_rstd[0] = mean;
+    mean_rstd[1] = rstd;
+}
+
+/* Writes a block's sums of gain or bias to its row of `part`. The teams of short rows have the same columns;
+ * their sums are added in order of the teams. */
+template <int K, int N, int LONG>
+__device__ __forceinline__ void write_part(const Norm &a, const Team<LONG> &team, float *part,
+                                           float (*sum)[N])
+{
+    float *all = (float *)shared;
+    const int teams = LONG ? 1 : (int)blockDim.x / team.size, which = (int)threadIdx.x / team.size;
+    part += (int64_t)blockIdx.x * a.n;
+    if (!LONG)
+        __syncthreads();       /* the memory may hold the sums written before */
 #pragma unroll
     for (int k = 0; k < K; k++) {
         int c = (team.at + k * team.size) * N;
-        if (!live || c >= a.n)
-            continue;
-        p.load((const T *)a.gain + c);
-        p.get(w);
-        vx[k].get(f);
-        vdy[k].get(e);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            f[i] = rstd * (e[i] * w[i] - avg - (f[i] - mean) * rstd * avgx);
-        if (res) {
-            if (!EARLY)
-                vres[0].load(res + c);
-            vres[EARLY ? k : 0].get(w);
+        if (c < a.n)
 #pragma unroll
             for (int i = 0; i < N; i++)
-                f[i] += w[i];
-        }
-        p.set(f);
-        p.store(dx + c);
+                (LONG ? part : all + which * a.n)[c + i] = sum[k][i];
     }
+    if (LONG)
+        return;
+    __syncthreads();
+    for (int c = (int)threadIdx.x; c < a.n; c += (int)blockDim.x) {
+        float s = 0;
+        for (int t = 0; t < teams; t++)
+            s += all[t * a.n + c];
+        part[c] = s;
+    }
+}
+
+template <class T, int K, int LONG, int BIAS>
+__global__ void __launch_bounds__(LONG ? 512 : 256) k_norm_bwd(const Norm a)
+{
+    enum { N = Piece<T>::N };
+    const Team<LONG> team(a.lanes);
+    const uint32_t step = gridDim.x * (LONG ? 1 : blockDim.x / (unsigned)a.lanes);
+    float gain[K][N], bias[BIAS ? K : 1][N], e[N], f[N], mean_rstd[2];
+    Piece<T> vx[K], vdy[K];
+#pragma unroll
+    for (int k = 0; k < K; k++)
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            gain[k][i] = bias[BIAS ? k : 0][i] = 0;
+    const uint32_t within = team.row - team.first;     /* all teams of a block take as many turns */
+    int turn = 0;
+    for (uint32_t row = team.row; row - within < a.rows; row += step, turn ^= 1) {
+        input_gradient<T, K, LONG>(a, team, row, vx, vdy, (float *)shared + 64 * turn, mean_rstd);
+#pragma unroll
+        for (int k = 0; k < K; k++) {
+            vx[k].get(f);
+            vdy[k].get(e);     /* zeros beyond the row and beyond the matrix */
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                gain[k][i] += e[i] * ((f[i] - mean_rstd[0]) * mean_rstd[1]);
+                if (BIAS)
+                    bias[BIAS ? k : 0][i] += e[i];
+            }
+        }
+    }
+    write_part<K, N, LONG>(a, team, a.part[0], gain);
+    if (BIAS)
+        write_part<BIAS ? K : 1, N, LONG>(a, team, a.part[1], bias);
+}
+
+/* The gradient of the input alone, of rows that are too long for the sums to be in registers too. */
+template <class T> __global__ void __launch_bounds__(1024) k_norm_bwd_x(const Norm a)
+{
+    const Team<1> team(WARP);
+    float mean_rstd[2];
+    Piece<T> vx[4], vdy[4];
+    input_gradient<T, 4, 1>(a, team, team.row, vx, vdy, (float *)shared, mean_rstd);
 }
 
 template <class T> __global__ void __launch_bounds__(256) k_norm_bwd_x_any(const Norm a)
@@ -371,21 +488,27 @@ template <class T, int ADD> static void launch_fwd(Cuda *c, const Plan &p, Norm 
         LAUNCH((k_norm_fwd<T, 4, 1, ADD>), grid, block, SLOTS, s, a);
 }
 
-template <class T> static void launch_bwd_x(Cuda *c, const Plan &p, Norm a)
+/* Two blocks an SM of an H200, each of four turns or more: a block writes its sums of all columns. */
+static const int64_t BWD_BLOCKS = 264, BWD_TURNS = 4;
+
+template <class T, int BIAS> static void launch_bwd(Cuda *c, const Plan &p, const Norm &a, unsigned grid)
 {
-    a.lanes = p.lanes;
-    cudaStream_t s = c->compute;
-    unsigned grid = blocks_of(p.blocks), block = (unsigned)p.threads;
-    if (p.k == 0)
-        LAUNCH((k_norm_bwd_x_any<T>), grid, block, SLOTS, s, a);
-    else if (!p.is_long && p.k == 1)
-        LAUNCH((k_norm_bwd_x<T, 1, 0>), grid, block, 0, s, a);
+    const unsigned block = (unsigned)p.threads;
+    const size_t teams = sizeof(float) * (size_t)(p.threads / p.lanes) * (size_t)a.n;
+    if (!p.is_long && p.k == 1)
+        LAUNCH((k_norm_bwd<T, 1, 0, BIAS>), grid, block, teams, c->compute, a);
     else if (!p.is_long)
-        LAUNCH((k_norm_bwd_x<T, 4, 0>), grid, block, 0, s, a);
-    else if (p.k == 2)
-        LAUNCH((k_norm_bwd_x<T, 2, 1>), grid, block, SLOTS, s, a);
+        LAUNCH((k_norm_bwd<T, 4, 0, BIAS>), grid, block, teams, c->compute, a);
     else
-        LAUNCH((k_norm_bwd_x<T, 4, 1>), grid, block, SLOTS, s, a);
+        LAUNCH((k_norm_bwd<T, 2, 1, BIAS>), grid, block, 2 * SLOTS, c->compute, a);
+}
+
+template <class T> static void launch_bwd_x(Cuda *c, const Plan &p, const Norm &a)
+{
+    if (p.k == 0)
+        LAUNCH((k_norm_bwd_x_any<T>), blocks_of(p.blocks), (unsigned)p.threads, SLOTS, c->compute, a);
+    else
+        LAUNCH((k_norm_bwd_x<T>), blocks_of(p.blocks), (unsigned)p.threads, SLOTS, c->compute, a);
 }
 
 void cuda_norm_fwd(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind,
@@ -419,19 +542,41 @@ void cuda_add_norm_fwd(Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, cons
     with_type(x.type, [&](auto t) { launch_fwd<decltype(t), 1>(cuda_of(d), p, a); });
 }
 
-void cuda_norm_bwd_x(Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind,
-                     int groups)
+void cuda_norm_bwd(Device *d, Mat dx, Mat dgain, Mat dbias, Mat dres, Mat dy, Mat x, Mat stats, Mat gain,
+                   NormKind kind, int groups)
 {
     Mat none = {};
     BUG_ON(dx.rows != x.rows || dx.cols != x.cols || dy.rows != x.rows || dy.cols != x.cols);
     BUG_ON(dx.type != x.type || dy.type != x.type);
     BUG_ON(dres.p && (dres.rows != x.rows || dres.cols != x.cols || dres.type != x.type));
     Norm a = norm_of(x, gain, none, stats, kind, groups);
+    BUG_ON(!dgain.p || dgain.cols != gain.cols || dgain.type != F32);
+    BUG_ON(dbias.p && (dbias.cols != gain.cols || dbias.type != F32));
     a.ln = dx.p, a.ldln = dx.ld;
     a.dy = dy.p, a.lddy = dy.ld;
     a.res = dres.p, a.ldres = dres.ld;
     if (!a.rows || !a.n)
         return;
+    Cuda *c = cuda_of(d);
     Plan p = plan_of(a.rows, pieces_of(&a, x.type, x, dx, dy, dres), a.n);
-    with_type(x.type, [&](auto t) { launch_bwd_x<decltype(t)>(cuda_of(d), p, a); });
+    if (p.k == 0 || (p.is_long && p.k == 4)) {
+        cuda_norm_columns(d, dgain, dbias, dy, x, stats, groups);      /* first: dx may lie over dy */
+        with_type(x.type, [&](auto t) { launch_bwd_x<decltype(t)>(c, p, a); });
+        return;
+    }
+    const int64_t few = ceil_div(p.blocks, BWD_TURNS);
+    const unsigned blocks = blocks_of(few < BWD_BLOCKS ? few : BWD_BLOCKS);
+    const size_t each = (size_t)blocks * (size_t)a.n;
+    a.part[0] = (float *)cuda_workspace(c, sizeof(float) * 2 * each);
+    a.part[1] = a.part[0] + each;
+    a.lanes = p.lanes;
+    with_type(x.type, [&](auto t) {
+        if (dbias.p)
+            launch_bwd<decltype(t), 1>(c, p, a, blocks);
+        else
+            launch_bwd<decltype(t), 0>(c, p, a, blocks);
+    });
+    cuda_add_parts(c, (float *)dgain.p, a.part[0], a.n, (int)blocks);
+    if (dbias.p)
+        cuda_add_parts(c, (float *)dbias.p, a.part[1], a.n, (int)blocks);
 }

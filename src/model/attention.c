@@ -205,14 +205,10 @@ static void project_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dqk
     rotate(m, p, dqkv, 1);
     if (m->cfg->qk_layernorm) {
         Mat q = mat_cols(a->qk, 0, q_cols(m)), k = mat_cols(a->qk, q_cols(m), kv_cols(m));
-        d->norm_bwd_w(d, params_grad(w, part, P_QNORM), params_grad(w, part, P_QNORMB), dq, q, a->qstat,
-                      model_norm(m), (int)m->dim.A);
-        d->norm_bwd_w(d, params_grad(w, part, P_KNORM), params_grad(w, part, P_KNORMB), dk, k, a->kstat,
-                      model_norm(m), (int)m->dim.K);
-        d->norm_bwd_x(d, dq, none, dq, q, a->qstat, params_weight(w, part, P_QNORM), model_norm(m),
-                      (int)m->dim.A);
-        d->norm_bwd_x(d, dk, none, dk, k, a->kstat, params_weight(w, part, P_KNORM), model_norm(m),
-                      (int)m->dim.K);
+        d->norm_bwd(d, dq, params_grad(w, part, P_QNORM), params_grad(w, part, P_QNORMB), none, dq, q,
+                    a->qstat, params_weight(w, part, P_QNORM), model_norm(m), (int)m->dim.A);
+        d->norm_bwd(d, dk, params_grad(w, part, P_KNORM), params_grad(w, part, P_KNORMB), none, dk, k,
+                    a->kstat, params_weight(w, part, P_KNORM), model_norm(m), (int)m->dim.K);
     }
 }
 
@@ -282,9 +278,8 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
     if (weights)
         weights_bwd(m, part, a, g, tensor_gathered(&m->tp.group, x), dy);
     tensor_wait(&m->tp.group, sum);
-    d->norm_bwd_w(d, params_grad(w, part, P_LN1), params_grad(w, part, P_LN1B), dln, a->x, a->stat1,
-                  model_norm(m), 1);
-    d->norm_bwd_x(d, dx, dx1, dln, a->x, a->stat1, params_weight(w, part, P_LN1), model_norm(m), 1);
+    d->norm_bwd(d, dx, params_grad(w, part, P_LN1), params_grad(w, part, P_LN1B), dx1, dln, a->x, a->stat1,
+                params_weight(w, part, P_LN1), model_norm(m), 1);
     arena_reset(&m->scratch, start);
 }
 

@@ -84,10 +84,9 @@ static void slice_bwd(Model *m, const Head *h, const Slice *s, Mat dx, Mat dlogi
     TensorSum sum = column_linear_bwd_x(d, &m->tp.group, &m->scratch, dln, dlogits, h->w, as_stored);
     tensor_bwd_w(d, &m->scratch, h->dw, dlogits, s->all, none, none, as_stored);
     tensor_wait(&m->tp.group, sum);
-    d->norm_bwd_w(d, params_grad(m->params, h->part, P_LNF), params_grad(m->params, h->part, P_LNFB), dln,
-                  s->x, s->stat, model_norm(m), 1);
-    d->norm_bwd_x(d, dx, (Mat){.type = m->dim.type}, dln, s->x, s->stat,
-                  params_weight(m->params, h->part, P_LNF), model_norm(m), 1);
+    d->norm_bwd(d, dx, params_grad(m->params, h->part, P_LNF), params_grad(m->params, h->part, P_LNFB),
+                (Mat){.type = m->dim.type}, dln, s->x, s->stat, params_weight(m->params, h->part, P_LNF),
+                model_norm(m), 1);
 }
 
 void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx)

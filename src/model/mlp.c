@@ -97,9 +97,8 @@ void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat
     if (weights)
         weights_bwd(m, part, a, g, tensor_gathered(&m->tp.group, x), dout, dh);
     tensor_wait(&m->tp.group, sum);
-    d->norm_bwd_w(d, params_grad(w, part, P_LN2), params_grad(w, part, P_LN2B), dln, a->x1, a->stat2,
-                  model_norm(m), 1);
-    d->norm_bwd_x(d, dx1, dy, dln, a->x1, a->stat2, params_weight(w, part, P_LN2), model_norm(m), 1);
+    d->norm_bwd(d, dx1, params_grad(w, part, P_LN2), params_grad(w, part, P_LN2B), dy, dln, a->x1, a->stat2,
+                params_weight(w, part, P_LN2), model_norm(m), 1);
     arena_reset(&m->scratch, start);
 }
 

@@ -279,8 +279,7 @@ void moe_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dx1, Mat dy)
     experts_bwd(m, part, a, out, dln, dweight, shared);
     shared_expert_add(m, part, shared, dln);
     router_bwd(m, p, part, a, dweight, dln);
-    d->norm_bwd_w(d, params_grad(w, part, P_LN2), params_grad(w, part, P_LN2B), dln, a->x1, a->stat2,
-                  model_norm(m), 1);
-    d->norm_bwd_x(d, dx1, dy, dln, a->x1, a->stat2, params_weight(w, part, P_LN2), model_norm(m), 1);
+    d->norm_bwd(d, dx1, params_grad(w, part, P_LN2), params_grad(w, part, P_LN2B), dy, dln, a->x1, a->stat2,
+                params_weight(w, part, P_LN2), model_norm(m), 1);
     arena_reset(&m->scratch, start);
 }

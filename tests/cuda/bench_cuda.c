@@ -61,15 +61,10 @@ CASE(add_norm_fwd)
                       NORM_LAYER);
     COUNT(4 * size(b->x) + size(b->moments), 0);
 }
-CASE(norm_bwd_x)
+CASE(norm_bwd)
 {
-    b->d.norm_bwd_x(&b->d, b->dx, b->y, b->z, b->x, b->moments, b->gain, NORM_LAYER, 1);
+    b->d.norm_bwd(&b->d, b->dx, b->dgain, b->dbias, b->y, b->z, b->x, b->moments, b->gain, NORM_LAYER, 1);
     COUNT(4 * size(b->x) + size(b->moments), 0);
-}
-CASE(norm_bwd_w)
-{
-    b->d.norm_bwd_w(&b->d, b->dgain, b->dbias, b->z, b->x, b->moments, NORM_LAYER, 1);
-    COUNT(2 * size(b->x) + size(b->moments), 0);
 }
 CASE(gelu_fwd)
 {
@@ -268,8 +263,7 @@ static const struct { const char *name; void (*run)(Bench *b, double *bytes, dou
     {"rms norm fwd", run_rms_fwd},
     {"add + norm fwd", run_add_norm_fwd},
     {"add + dropout + norm fwd", run_dropped_norm_fwd},
-    {"norm bwd x", run_norm_bwd_x},
-    {"norm bwd w", run_norm_bwd_w},
+    {"layer norm bwd", run_norm_bwd},
     {"gelu fwd", run_gelu_fwd},
     {"gelu bwd", run_gelu_bwd},
     {"swiglu fwd", run_swiglu_fwd},

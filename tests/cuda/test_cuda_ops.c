@@ -187,10 +187,9 @@ static void case_norm(Bench *b)
         dbias = changed(b, 1, n, F32, 1);
         loosen(b, 4);
     }
-    b->d->norm_bwd_w(b->d, dgain, dbias, dy, x, stats, kind, groups);
     Mat dx = output(b, rows, groups * n, b->storage);
     loosen(b, 8);
-    b->d->norm_bwd_x(b->d, dx, dres, dy, x, stats, gain, kind, groups);
+    b->d->norm_bwd(b->d, dx, dgain, dbias, dres, dy, x, stats, gain, kind, groups);
 }
 
 static void case_act(Bench *b)
@@ -601,7 +600,7 @@ static const struct { const char *ops; void (*fn)(Bench *b);
     {"add", case_add},
     {"sum_parts", case_sum_parts},
     {"bias_bwd", case_bias_bwd},
-    {"norm_fwd norm_bwd_x norm_bwd_w", case_norm},
+    {"norm_fwd norm_bwd", case_norm},
     {"add_norm_fwd", case_add_norm},
     {"act_fwd act_bwd", case_act},
     {"rope", case_rope},

@@ -66,18 +66,11 @@ static void add_norm_run(Device *d, Mat *m, const Case *c, const Given *g)
     d->add_norm_fwd(d, m[0], m[1], m[2], m[3], m[4], &s, m[5], m[6], EPS, (NormKind)c->a.kind);
 }
 
-/* Matrices: 0 dx, 1 dres, 2 dy, 3 x, 4 gain, 5 stats (any numbers). */
-static void norm_bwd_x_run(Device *d, Mat *m, const Case *c, const Given *g)
+/* Matrices: 0 dx, 1 dgain, 2 dbias, 3 dres, 4 dy, 5 x, 6 stats (any numbers), 7 gain. */
+static void norm_bwd_run(Device *d, Mat *m, const Case *c, const Given *g)
 {
     (void)g;
-    d->norm_bwd_x(d, m[0], m[1], m[2], m[3], m[5], m[4], (NormKind)c->a.kind, c->a.groups);
-}
-
-/* Matrices: 0 dgain, 1 dbias, 2 dy, 3 x, 4 stats. */
-static void norm_bwd_w_run(Device *d, Mat *m, const Case *c, const Given *g)
-{
-    (void)g;
-    d->norm_bwd_w(d, m[0], m[1], m[2], m[3], m[4], (NormKind)c->a.kind, c->a.groups);
+    d->norm_bwd(d, m[0], m[1], m[2], m[3], m[4], m[5], m[6], m[7], (NormKind)c->a.kind, c->a.groups);
 }
 
 static void bias_run(Device *d, Mat *m, const Case *c, const Given *g)
@@ -176,7 +169,7 @@ static void lamb_run(Device *d, Mat *m, const Case *c, const Given *g)
 
 /* ---- the cases ---- */
 
-/* Cases of norm_fwd and norm_bwd_x with rows of g groups of n columns. Their sizes take every plan of
+/* Cases of norm_fwd with rows of g groups of n columns. Their sizes take every plan of
  * norm.cu: part of a warp, a warp, a warp with four pieces a thread, a block with two and with four
  * pieces a thread, element by element. */
 #define NORM(n, g, k, b)                                                                                     \
@@ -184,15 +177,7 @@ static void lamb_run(Device *d, Mat *m, const Case *c, const Given *g)
      norm_run,                                                                                               \
      {{'o', 5, (g) * (n)}, {'O', 5, 2 * (g)}, {'i', 5, (g) * (n), 2}, {'i', 1, n, 1}, {b, 1, n, 1}},         \
      {.kind = k, .groups = g},                                                                               \
-     {{1, 3}}},                                                                                              \
-    {                                                                                                        \
-        "norm_bwd_x", norm_bwd_x_run, {{'o', 5, (g) * (n)},    {b, 5, (g) * (n), 1}, {'i', 5, (g) * (n), 1}, \
-                                       {'i', 5, (g) * (n), 2}, {'i', 1, n, 1},       {'I', 5, 2 * (g), 1}},  \
-            {.kind = k, .groups = g},                                                                        \
-        {                                                                                                    \
-            {1, 2}, { 1, 3 }                                                                                 \
-        }                                                                                                    \
-    }
+     {{1, 3}}}
 #define ADD_NORM(n, k, b, res, drop)                                                                         \
     {                                                                                                        \
         "add_norm_fwd", add_norm_run, {{'o', 6, n},    {'o', 6, n},    {'O', 6, 2}, {'i', 6, n, 1},          \
@@ -202,16 +187,21 @@ static void lamb_run(Device *d, Mat *m, const Case *c, const Given *g)
             {1, 4}, { 1, 5 }                                                                                 \
         }                                                                                                    \
     }
-#define NORM_W(rows, n, g, b)                                                                                \
-    {                                                                                                        \
-        "norm_bwd_w", norm_bwd_w_run,                                                                        \
-            {{'X', 1, n, 1},                                                                                 \
-             {b, 1, n, 1},                                                                                   \
-             {'i', rows, (g) * (n), 1},                                                                      \
-             {'i', rows, (g) * (n), 1},                                                                      \
-             {'I', rows, 2 * (g), 1}},                                                                       \
-            {.groups = g}, .loose = 4                                                                        \
-    }
+/* Enough rows that a team has several, and a last turn of a block without rows for all its teams. */
+#define NORM_BWD(rows, n, g, k, res, b)                                                                      \
+    {"norm_bwd",                                                                                             \
+     norm_bwd_run,                                                                                           \
+     {{'o', rows, (g) * (n)},                                                                                \
+      {'X', 1, n, 1},                                                                                        \
+      {b, 1, n, 1},                                                                                          \
+      {res, rows, (g) * (n), 1},                                                                             \
+      {'i', rows, (g) * (n), 1},                                                                             \
+      {'i', rows, (g) * (n), 2},                                                                             \
+      {'I', rows, 2 * (g), 1},                                                                               \
+      {'i', 1, n, 1}},                                                                                       \
+     {.kind = k, .groups = g},                                                                               \
+     {{1, 4}, {1, 5}},                                                                                       \
+     .loose = 4}
 #define ACT(k, wide, n)                                                                                      \
     {"act_fwd", act_run, {{'o', 7, n}, {'i', 7, (wide) * (n), 2}}, {.kind = k}},                             \
     {                                                                                                        \
@@ -274,11 +264,17 @@ static const Case cases[] = {
     ADD_NORM(1040, NORM_LAYER, 'i', '-', 0.5),
     ADD_NORM(4128, NORM_LAYER, 'i', 'i', 0.1),
     ADD_NORM(37, NORM_RMS, '-', 'i', 0.25),
-    NORM_W(70, 64, 3, '-'),
-    NORM_W(301, 80, 1, 'X'),
-    NORM_W(33, 2056, 1, 'X'),
-    NORM_W(600, 8, 1, 'X'),
-    NORM_W(5, 37, 2, 'X'),
+    NORM_BWD(70, 64, 3, NORM_RMS, '-', '-'),
+    NORM_BWD(20, 128, 2, NORM_LAYER, 'i', 'X'),
+    NORM_BWD(70, 200, 1, NORM_LAYER, '-', 'X'),
+    NORM_BWD(30, 264, 1, NORM_RMS, 'i', '-'),
+    NORM_BWD(43, 776, 1, NORM_LAYER, 'i', 'X'),
+    NORM_BWD(11, 1040, 1, NORM_LAYER, 'i', 'X'),
+    NORM_BWD(9, 2056, 1, NORM_RMS, 'i', '-'),
+    NORM_BWD(5, 4128, 1, NORM_LAYER, '-', 'X'),
+    NORM_BWD(7, 8208, 1, NORM_LAYER, 'i', '-'),
+    NORM_BWD(33, 37, 3, NORM_LAYER, 'i', 'X'),
+    NORM_BWD(5, 1, 2, NORM_RMS, '-', '-'),
     {"bias_bwd", bias_run, {{'X', 1, 264, 1}, {'i', 130, 264, 1}}, .loose = 4},
     {"bias_bwd", bias_run, {{'X', 1, 1, 1}, {'i', 1, 1, 1}}},
     ACTS(104),

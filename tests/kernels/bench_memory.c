@@ -63,7 +63,9 @@ static void norm(Device *d, const Memory *m)
 }
 static void norm_bwd(Device *d, const Memory *m)
 {
-    d->norm_bwd_x(d, m->half[1], m->half[1], m->half[0], m->half[0], m->stats, m->gain, NORM_RMS, 1);
+    Mat dgain = mat(m->x[3].p, 1, m->gain.cols, F32);
+    d->norm_bwd(d, m->half[1], dgain, (Mat){0}, m->half[1], m->half[0], m->half[0], m->stats, m->gain,
+                NORM_RMS, 1);
 }
 static void gelu(Device *d, const Memory *m) { d->act_fwd(d, m->half[1], m->half[0], ACT_GELU_TANH); }
 static void gelu_bwd(Device *d, const Memory *m)

@@ -47,8 +47,7 @@ static void norm_bwd(Device *d, const Case *c, Mat *dx, Mat dy, Mat *x)
         for (int64_t i = 0; i < c->out; i++)
             scratch[2][i] = 3 * ((double *)dy.p)[i];
     }
-    d->norm_bwd_w(d, dx[1], dx[2], g, x[0], stats_of(c), (NormKind)c->kind, c->groups);
-    d->norm_bwd_x(d, dx[0], res, g, x[0], stats_of(c), x[1], (NormKind)c->kind, c->groups);
+    d->norm_bwd(d, dx[0], dx[1], dx[2], res, g, x[0], stats_of(c), x[1], (NormKind)c->kind, c->groups);
 }
 
 static void act_fwd(Device *d, const Case *c, Mat y, Mat *x)

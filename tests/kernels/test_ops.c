@@ -105,10 +105,35 @@ static void norm_bwd_run(Device *d, Mat *m, const Arg *a)
     Mat s = mat(stats, m[3].rows, 2 * a->groups, d->real);
     d->norm_fwd(d, mat(y, m[3].rows, m[3].cols, m[3].type), s, m[3], m[4], (Mat){0}, EPS, (NormKind)a->kind,
                 a->groups);
-    d->norm_bwd_w(d, m[6], m[7], m[2], m[3], s, (NormKind)a->kind, a->groups);
-    d->norm_bwd_x(d, m[0], m[1], m[2], m[3], s, m[4], (NormKind)a->kind, a->groups);
+    d->norm_bwd(d, m[0], m[6], m[7], m[1], m[2], m[3], s, m[4], (NormKind)a->kind, a->groups);
     free(stats);
     free(y);
+}
+/* The derivative of normalised element j by element i of x is rstd ((i == j) - mean / n - xh_i xh_j / n),
+ * where mean is 1 for LayerNorm and 0 for RMSNorm. */
+static void norm_bwd_naive(Mat *m, const Arg *a)
+{
+    const int64_t n = m[3].cols / a->groups;
+    for (int64_t r = 0; r < m[3].rows; r++)
+        for (int64_t g = 0; g < a->groups; g++) {
+            const double *x = &AT(3, r, g * n), *dy = &AT(2, r, g * n), *gain = m[4].p;
+            double mean = 0, var = 0;
+            for (int64_t i = 0; i < n && a->kind == NORM_LAYER; i++)
+                mean += x[i] / (double)n;
+            for (int64_t i = 0; i < n; i++)
+                var += (x[i] - mean) * (x[i] - mean) / (double)n;
+            double rstd = 1 / sqrt(var + EPS);
+            for (int64_t i = 0; i < n; i++) {
+                double sum = m[1].p ? AT(1, r, g * n + i) : 0, xi = (x[i] - mean) * rstd;
+                for (int64_t j = 0; j < n; j++)
+                    sum += dy[j] * gain[j] * rstd *
+                           ((i == j) - ((a->kind == NORM_LAYER) + xi * (x[j] - mean) * rstd) / (double)n);
+                AT(0, r, g * n + i) = sum;
+                AT(6, 0, i) += dy[i] * xi;
+                if (m[7].p)
+                    AT(7, 0, i) += dy[i];
+            }
+        }
 }
 
 static double value_of(int kind, double x)
@@ -386,7 +411,7 @@ static void lars_naive(Mat *m, const Arg *a)
     {"norm_bwd", {{'o', rows, cols, 0}, {res, rows, cols, 1}, {'i', rows, cols, 1}, {'i', rows, cols, 2},    \
                   {'i', 1, cols / groups_, 1}, {'-', 0, 0, 0}, {'A', 1, cols / groups_, 1},                  \
                   {bias, 1, cols / groups_, 1}},                                                             \
-     norm_bwd_run, NULL, {{1, 2}, {1, 3}}, {.kind = kind_, .groups = groups_}, 4}
+     norm_bwd_run, norm_bwd_naive, {{1, 2}, {1, 3}}, {.kind = kind_, .groups = groups_}, 4}
 #define ACT(kind_, rows, cols, wide)                                                                         \
     {"act_fwd", {{'o', rows, cols, 0}, {'i', rows, wide * cols, 2}}, act_run, act_naive, {{0}},              \
      {.kind = kind_}, 1},                                                                                    \

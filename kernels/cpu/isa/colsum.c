@@ -81,9 +81,8 @@ static void column_sums(Job *j)
     pool_run(j->d->pool, total_item, j, pieces(j));
 }
 
-void FN(cpu_norm_bwd_w)(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, NormKind kind, int groups)
+void FN(norm_columns)(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, int groups)
 {
-    (void)kind;                /* the stats of RMSNorm have mean 0 */
     BUG_ON(dy.rows != x.rows || dy.cols != x.cols || stats.type != REAL_TYPE || !dgain.p);
     BUG_ON(stats.rows != x.rows || stats.cols != 2 * groups);
     Job j = {.d = d, .out = {dgain, dbias}, .dy = dy, .x = x, .stats = stats, .groups = groups};

@@ -246,6 +246,9 @@ REAL *FN(sum_buf)(Device *d, int thread, int slot);
  * dropout_limit returns p * 2^32, rounded up. */
 static inline uint32_t dropout_limit(double p) { return (uint32_t)fmin(ceil(p * 0x1p32), 0xffffffffp0); }
 
+/* Adds the column sums of norm_bwd to dgain and dbias; x and stats are read for dgain only. */
+void FN(norm_columns)(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, int groups);
+
 #define X(name, params, names) void FN(cpu_##name) params;
 OPS(X)
 #undef X

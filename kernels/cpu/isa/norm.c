@@ -126,13 +126,14 @@ static void bwd_x_item(void *ctx, int64_t item, int thread)
     }
 }
 
-void FN(cpu_norm_bwd_x)(Device *d, Mat dx, Mat dres, Mat dy, Mat x, Mat stats, Mat gain, NormKind kind,
-                        int groups)
+void FN(cpu_norm_bwd)(Device *d, Mat dx, Mat dgain, Mat dbias, Mat dres, Mat dy, Mat x, Mat stats, Mat gain,
+                      NormKind kind, int groups)
 {
     Job j = {.d = d, .y = dx, .stats = stats, .x = x, .gain = gain, .dres = dres, .dy = dy, .kind = kind,
              .groups = groups};
     check(&j);
     BUG_ON(dx.rows != x.rows || dx.cols != x.cols || dy.rows != x.rows || dy.cols != x.cols);
     BUG_ON(dres.p && (dres.rows != x.rows || dres.cols != x.cols));
+    FN(norm_columns)(d, dgain, dbias, dy, x, stats, groups);       /* first: dx may lie over dy */
     pool_run(d->pool, bwd_x_item, &j, row_items(x));
 }
