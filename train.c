@@ -134,6 +134,8 @@ static void print_start(const Training *t)
     free(how);
     if (*r->gpu.attention)
         printf("attention: %s\n", r->gpu.attention);
+    if (t->cfg->device == DEVICE_CUDA)
+        printf("logits: %s\n", run_logits_text(t->cfg, r->plan.logits_rows));
     if (run_fp8_text(t->cfg, r->plan.fp8_recast))
         printf("fp8: %s\n", run_fp8_text(t->cfg, r->plan.fp8_recast));
     start_print(stdout, r);
@@ -164,6 +166,8 @@ static void record_start(const Training *t)
     log_fact(t->log, "arithmetic", how);
     if (*t->run.gpu.attention)
         log_fact(t->log, "attention", t->run.gpu.attention);
+    if (t->cfg->device == DEVICE_CUDA)
+        log_fact(t->log, "logits", run_logits_text(t->cfg, t->run.plan.logits_rows));
     if (run_fp8_text(t->cfg, t->run.plan.fp8_recast))
         log_fact(t->log, "fp8", run_fp8_text(t->cfg, t->run.plan.fp8_recast));
     free(how);

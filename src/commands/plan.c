@@ -29,6 +29,7 @@ typedef struct {
     StepLists lists;
     PipeShape shape;               /* pipeline of a step in the last segment of batch sizes */
     Simulation sim;
+    int64_t logits_rows;           /* as in RunPlan */
     double flops;                  /* of the model in a step, as MFU counts them */
     double *rank_flops;            /* [p * cp] of a rank of each pipeline rank and context rank */
     int *first;                    /* [p] lowest rank of each pipeline rank */
@@ -59,7 +60,7 @@ static void ask_ranks(Plan *p)
         Run r;
         run_plan_over(&r, c, RUN_TRAIN, 0, rank,
                       &(Rehearsal){.lists = &p->lists, .apart = p->machine && !p->machine->shared,
-                                   .fp8_recast = p->will.fp8_recast});
+                                   .fp8_recast = p->will.fp8_recast, .logits_rows = p->will.logits_rows});
         p->memory[rank] = r.plan.memory;
         for (int a = 0; a < AXES; a++)
             if (r.plan.traffic[a].bytes > p->most[a].bytes)
@@ -92,9 +93,11 @@ static void plan_open(Plan *p, const Config *c, const Machine *machine)
     placement_open(&p->placement, c);
     step_lists_open(&p->lists, c, &p->placement);
     p->shape = p->lists.shape;
+    p->logits_rows = run_logits_rows(c, c->device == DEVICE_CUDA, 0);
     if (machine) {
         predict_over(&p->will, c, machine, &p->lists);
         memcpy(p->most, p->will.most, sizeof p->most);
+        p->logits_rows = p->will.logits_rows;
     }
     ask_ranks(p);
     ask_flops(p);
@@ -245,15 +248,16 @@ static json_t *as_json(const Plan *p)
                             json_pack("{s:I s:I}", "count", (json_int_t)p->most[a].ops, "bytes",
                                       (json_int_t)p->most[a].bytes));
     json_t *step = p->machine ? json_number(1e3 * p->will.step) : json_null();
-    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:o s:o s:o s:o s:I s:I s:o s:i s:o}", "world", c->world,
-                     "layout",
-                     start_layout(c), "schedule", schedule_name(p->shape.kind), "microbatches", p->shape.m,
+    return json_pack("{s:i s:o s:s s:i s:o s:o s:o s:o s:o s:o s:o s:I s:I s:o s:i s:I s:o}",
+                     "world", c->world, "layout", start_layout(c), "schedule", schedule_name(p->shape.kind),
+                     "microbatches", p->shape.m,
                      "stages", stages, "memory", memory, "messages", messages, "flops_per_step",
                      json_number(p->flops), "flops_per_rank", flops, "bubble",
                      json_number(p->machine ? p->will.bubble : p->sim.rate), "step_ms", step,
                      "num_parameters", (json_int_t)params_count(c), "num_active_parameters",
                      (json_int_t)params_active(c),
                      "experts", experts_json(p), "fp8_recast_layers", p->will.fp8_recast,
+                     "logits_slice_rows", (json_int_t)p->logits_rows,
                      "schedule_costs", run_costs_json(&p->shape, p->shape.cost[0] ? "flops" : "equal"));
 }
 
@@ -282,6 +286,7 @@ static void print_memory(const Plan *p)
         printf("  %.1f MB of the machine's %.1f: %s\n", need / 1e6, room / 1e6,
                need > room ? "TOO LARGE" : "fits");
     }
+    printf("logits     %s\n", run_logits_text(p->cfg, p->logits_rows));
     const char *fp8 = run_fp8_text(p->cfg, p->will.fp8_recast);
     if (fp8)
         printf("fp8        %s\n", fp8);

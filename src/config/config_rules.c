@@ -264,6 +264,23 @@ static void rules_batch(Check *k)
     c->batch_steps = 1;
 }
 
+/* Slices of the microbatch's logits. */
+static void rules_logits(Check *k)
+{
+    Config *c = k->cfg;
+    int64_t tp = c->tensor_model_parallel_size, rows = c->micro_batch_size * c->seq_length;
+    RULE(ON4(logits_slice_rows, micro_batch_size, seq_length, context_parallel_size),
+         c->logits_slice_rows > rows / c->context_parallel_size, "%ld is more than the %ld rows of a "
+         "microbatch, micro_batch_size %ld x seq_length %ld / context_parallel_size %ld; use at most %ld, or "
+         "0",
+         c->logits_slice_rows, rows / c->context_parallel_size, c->micro_batch_size, c->seq_length,
+         c->context_parallel_size, rows / c->context_parallel_size);
+    RULE(ON3(logits_slice_rows, tensor_model_parallel_size, sequence_parallel),
+         c->sequence_parallel && c->logits_slice_rows % tp, "%ld is not a multiple of "
+         "tensor_model_parallel_size %ld, whose ranks share the rows with sequence_parallel; nearest: %s",
+         c->logits_slice_rows, tp, check_nearest_multiples(tp, c->logits_slice_rows));
+}
+
 static void rules_steps(Check *k)
 {
     Config *c = k->cfg;
@@ -425,6 +442,7 @@ void config_resolve(Check *k, int world, ConfigUse use)
     rules_model(k);
     rules_cut(k);
     rules_batch(k);
+    rules_logits(k);
     rules_fp8(k);
     rules_size(k);
     rules_pipeline(k);

@@ -2,13 +2,10 @@
  *
  * The vocabulary is split over the tensor group; logits are never gathered. Logits are made for a slice
  * of rows at a time, turned into their own gradient in place, and used for the gradients of input and
- * weight while they are in cache: the [T, V] logits exist neither in F32 nor twice. This couples the two
- * gradients, so the head's bwd_w is part of its bwd_x. (Hsu et al. 2024, arXiv:2410.10989, sec 3.2, fuse
- * likewise.) */
+ * weight: the [T, V] logits never exist at once, but where a slice is all of them. How many rows make a
+ * slice: src/run/room.c. This couples the two gradients, so the head's bwd_w is part of its bwd_x. (Hsu et
+ * al. 2024, arXiv:2410.10989, sec 3.2, fuse likewise.) */
 #include "model.h"
-
-/* Bytes of one slice of logits. Larger slices read and write the weight's gradient [V,H] fewer times. */
-#define SLICE_BYTES ((int64_t)128 << 20)
 
 typedef struct { int part; Mat w, dw; } Head;
 
@@ -31,13 +28,6 @@ static Head head_of(const Model *m, int part, int backward)
     Mat none = {.type = m->dim.real};
     return (Head){part, params_weight(m->params, owner, id),
                   backward ? params_grad(m->params, owner, id) : none};
-}
-
-static int64_t slice_rows(const Model *m, int64_t R)
-{
-    int64_t bytes = m->dim.V * m->tp.group.rows->size * (int64_t)dtype_size(m->dim.real);
-    int64_t slices = m->dev->keeps.logits ? 1 : (R * bytes + SLICE_BYTES - 1) / SLICE_BYTES;
-    return (R + slices - 1) / slices;
 }
 
 static void final_norm(Model *m, int part, Mat y, Mat stats, Mat x)
@@ -93,7 +83,8 @@ void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx)
 {
     Device *d = m->dev;
     Head h = head_of(m, part, dx.rows > 0);
-    int64_t step = slice_rows(m, x.rows), T = model_tokens(m);
+    int64_t step = m->dev->keeps.logits ? x.rows : m->logits_rows / m->tp.group.rows->size;
+    int64_t T = model_tokens(m);
     size_t start = m->scratch.used;
     /* losses of all tokens, summed in the order of tokens, so that the slices change no bit */
     Mat loss = mat_take(&m->scratch, T, 1, m->dim.real), none = {.type = m->dim.type};

@@ -273,6 +273,7 @@ typedef struct Model {
     int split;                 /* bool: the schedule splits the backward in D and W */
     struct { int ln, attn, mlp, moe; } keep;   /* bool: F keeps this; 0: selective recompute remakes it */
     ModelFp8 fp8;
+    int64_t logits_rows;       /* rows of a slice of logits, of all ranks that share rows */
     ModelNow now;
     double *sums;              /* [MODEL_SUMS] on the device; set on tensor rank 0 of the loss stage */
     ModelWatch watch;
@@ -291,12 +292,13 @@ typedef struct { size_t fd, fw, dw, scratch, window_d, window_w, beside; } Model
  *   slots        in      [SLOT_KINDS] how many slots of each lifetime
  *   split        in      bool: D and W apart
  *   recast       in      the last layers of this rank that go without copies of FP8 weights
+ *   logits_rows  in      as in Model
  *   length       in      positions of a sequence: rope_scaling dynamic goes by it
  *   run, mapped  in/out  arenas that memory comes from; may only count
  *   bytes        in      model_peaks of a counting run of the same lists; zeros to count */
 void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape, Device *dev,
-                Params *params, const int slots[SLOT_KINDS], int split, int recast, int64_t length,
-                Arena *run, Arena *mapped, const ModelBytes *bytes);
+                Params *params, const int slots[SLOT_KINDS], int split, int recast, int64_t logits_rows,
+                int64_t length, Arena *run, Arena *mapped, const ModelBytes *bytes);
 void model_close(Model *m);
 ModelBytes model_peaks(const Model *m);
 

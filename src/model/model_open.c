@@ -169,13 +169,13 @@ static void open_experts(Model *m, int64_t length, Arena *run)
 }
 
 void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape, Device *dev, Params *params,
-                const int slots[SLOT_KINDS], int split, int recast, int64_t length, Arena *run,
-                Arena *mapped, const ModelBytes *bytes)
+                const int slots[SLOT_KINDS], int split, int recast, int64_t logits_rows,
+                int64_t length, Arena *run, Arena *mapped, const ModelBytes *bytes)
 {
     int tp = grid->size[AXIS_TP];
     *m = (Model){.cfg = cfg, .grid = grid, .dev = dev, .params = params, .data = &params->data,
                  .dim = dims_of(params), .held.nchunks = params->nchunks, .split = split,
-                 .now.loss_scale = 1};
+                 .logits_rows = logits_rows, .now.loss_scale = 1};
     comm_self_open(&m->tp.one, "rows");
     m->tp.tokens = xcalloc((size_t)tp * 2, sizeof *m->tp.tokens);
     m->tp.one.dev = dev;

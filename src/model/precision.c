@@ -6,7 +6,7 @@
  * rounding of the values that were cast.
  *
  * Weights change only between steps. Where a step has several microbatches, the FP8 copies that the
- * first one makes serve the others, for two bytes an element, where there is room (fit.c); the last
+ * first one makes serve the others, for two bytes an element, where there is room (room.c); the last
  * layers go without first. A copy that is made anew has the same bits. Sharded weights are whole for one
  * unit at a time, so their copies are not kept.
  *

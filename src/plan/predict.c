@@ -318,7 +318,8 @@ static Walk *walk(Prediction *out, const Config *c, const Machine *m, const Step
     if (m->unfused && !c->sequence_parallel)
         w->tally.scatter = (double)c->tensor_model_parallel_size;
     predict_device(&w->dev, &w->tally, c->params_dtype == PARAMS_DTYPE_FP64 ? F64 : F32);
-    Rehearsal over = {&w->dev, predict_group, walk_step, w, l, !m->shared, out->fp8_recast};
+    Rehearsal over = {&w->dev, predict_group, walk_step, w, l, !m->shared, out->fp8_recast,
+                      out->logits_rows};
     run_plan_over(&r, c, RUN_TRAIN, 0, world_rank(c, rank), &over);
     if (span) {
         out->memory[rank] = r.plan.memory;
@@ -435,6 +436,22 @@ void predict(Prediction *out, const Config *cfg, const Machine *m)
     placement_close(&pl);
 }
 
+/* Chooses what pipeline ranks take where the machine has room for it, as run_room does. */
+static void choose_room(Prediction *out, const Config *c, const Machine *m, const StepLists *l,
+                        const Placement *pl)
+{
+    RunRoom f = {.cfg = c, .use = RUN_TRAIN, .bytes = (int64_t)machine_room(m, c->world),
+                 .over = {.lists = l, .apart = !m->shared}};
+    f.rank = world_rank(c, pl->stage[pl->n - 1].pp_rank);
+    out->logits_rows = m->shared ? run_logits_rows(c, 0, 0) : run_slice(&f);
+    f.over.logits_rows = out->logits_rows;
+    for (int s = 0; s < pl->p; s++) {
+        f.rank = world_rank(c, s);
+        int n = run_recast(&f);
+        out->fp8_recast = n > out->fp8_recast ? n : out->fp8_recast;
+    }
+}
+
 void predict_over(Prediction *out, const Config *cfg, const Machine *m, const StepLists *l)
 {
     Placement pl;
@@ -445,11 +462,7 @@ void predict_over(Prediction *out, const Config *cfg, const Machine *m, const St
     *out = (Prediction){.p = pl.p, .n = pl.n, .stage = xcalloc((size_t)pl.n, sizeof *out->stage),
                         .rank = xcalloc((size_t)pl.p, sizeof *out->rank),
                         .memory = xcalloc((size_t)pl.p, sizeof *out->memory)};
-    for (int s = 0; s < pl.p; s++) {
-        int n = run_recast(cfg, RUN_TRAIN, world_rank(cfg, s), (int64_t)machine_room(m, cfg->world), l,
-                           !m->shared);
-        out->fp8_recast = n > out->fp8_recast ? n : out->fp8_recast;
-    }
+    choose_room(out, cfg, m, l, &pl);
     time_stages(out, cfg, m, l, &pl);
     double *cost = costs_of(out, m);
     for (int k = 0; k < 3; k++)

@@ -51,6 +51,7 @@ typedef struct {
     RankTime *rank;            /* [p] */
     Memory *memory;            /* [p] bytes of one rank of each pipeline rank */
     int fp8_recast;            /* as in RunPlan, for the machine's memory */
+    int64_t logits_rows;       /* likewise */
     Traffic most[AXES];        /* traffic of the rank that sends most on the axis */
     int m;                     /* microbatches */
     ScheduleKind kind;

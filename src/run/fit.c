@@ -13,7 +13,7 @@ typedef struct {
     int64_t need;              /* bytes of the device that this rank would need */
     int64_t leaves;            /* bytes of the present workspace that would become free */
 } Remedy;
-enum { REMEDIES = 8 };
+enum { REMEDIES = 9 };
 
 /* Adds a remedy named `set`. Returns its configuration, for the caller to change. */
 static Config *remedy(const Run *r, Remedy *list, int *n, const char *set)
@@ -50,6 +50,12 @@ static int64_t least_micro_batch(const Config *c)
     return micro;
 }
 
+/* Rows of a small slice of logits, which every tensor rank has equally many of. */
+static int64_t least_slice(const Config *c)
+{
+    return 256 / c->tensor_model_parallel_size * c->tensor_model_parallel_size;
+}
+
 /* Lists the remedies by rising cost: next to nothing, time on the bus, messages, smaller or repeated
  * matrix products, accuracy. Returns how many. */
 static int list_remedies(const Run *r, Remedy *list)
@@ -61,6 +67,9 @@ static int list_remedies(const Run *r, Remedy *list)
     const Config *c = r->cfg;
     int64_t micro = least_micro_batch(c);
     int n = 0;
+    if (r->plan.apart && r->plan.logits_rows > least_slice(c))
+        remedy(r, list, &n, textf("logits_slice_rows=%ld", least_slice(c)))->logits_slice_rows =
+            least_slice(c);
     if (r->gpu.fused && c->attention_backend == ATTENTION_BACKEND_AUTO)
         remedy(r, list, &n, "attention_backend=flash")->attention_backend = ATTENTION_BACKEND_FLASH;
     if (r->plan.apart && r->use != RUN_FORWARD)
@@ -83,12 +92,6 @@ static int list_remedies(const Run *r, Remedy *list)
     return n;
 }
 
-/* Bytes of the device that this rank needs once it is open, reserve included. An open GPU has taken its
- * workspace already. */
-static int64_t device_need(const Run *r)
-{
-    return r->plan.apart ? r->plan.memory.arena + r->plan.memory.reserve : r->plan.memory.total;
-}
 /* Bytes of the GPU's workspace that depend on the configuration: cuDNN's attention. */
 static int64_t taken(const Run *r) { return r->gpu.fused ? (int64_t)run_attention_bytes(r) : 0; }
 
@@ -96,9 +99,9 @@ static void plan_remedy(const Run *r, Remedy *x)
 {
     Run other;
     run_plan_over(&other, &x->cfg, r->use, r->generation.kv_length, r->grid.rank,
-                  &(Rehearsal){.fp8_recast = r->plan.fp8_recast});
+                  &(Rehearsal){.fp8_recast = r->plan.fp8_recast, .logits_rows = r->plan.logits_rows});
     other.gpu.fused = r->gpu.fused;
-    x->need = device_need(&other);
+    x->need = run_need(&other);
     x->leaves = taken(r) - taken(&other);
     run_plan_close(&other);
 }
@@ -128,7 +131,7 @@ static const char *remedies(const Run *r, int64_t room)
     for (int i = 0; i < n; i++)
         plan_remedy(r, &list[i]);
     for (int k = 0; k < 3; k++) {
-        int i = next_remedy(list, n, room, device_need(r));
+        int i = next_remedy(list, n, room, run_need(r));
         if (i < 0)
             break;
         at += snprintf(text + at, sizeof text - (size_t)at, "%s (%.2f GiB%s), ", list[i].set,
@@ -141,80 +144,6 @@ static const char *remedies(const Run *r, int64_t room)
     return text;
 }
 
-/* ---- copies of FP8 weights ---- */
-
-/* One rank's plan for a device with limited memory. */
-typedef struct {
-    const Config *cfg;
-    RunUse use;
-    int64_t kv_length, room;   /* room: bytes of the device that the rank may take */
-    int rank, opened;          /* opened, bool: the device is open and its workspace taken */
-    Rehearsal over;
-} Room;
-
-/* Whether the plan fits when the last `recast` FP8 layers of the rank go without copies.
- *   layers  out  FP8 layers of the rank */
-static int fits_with(Room *f, int recast, int *layers)
-{
-    Run r;
-    f->over.fp8_recast = recast;
-    run_plan_over(&r, f->cfg, f->use, f->kv_length, f->rank, &f->over);
-    *layers = precision_layers(f->cfg, &r.params);
-    int64_t need = f->opened ? device_need(&r) : r.plan.memory.total + r.plan.memory.reserve;
-    run_plan_close(&r);
-    return need <= f->room;
-}
-
-/* The fewest layers without copies, by bisection: memory falls with every layer that goes without. */
-static int fewest(Room *f)
-{
-    int low = 0, high;
-    if (!precision_keeps(f->cfg) || fits_with(f, 0, &high))
-        return 0;
-    while (high > low + 1) {           /* low does not suffice; high does, or is all layers */
-        int middle = (low + high) / 2, layers;
-        if (fits_with(f, middle, &layers))
-            high = middle;
-        else
-            low = middle;
-    }
-    return high;
-}
-
-int run_recast(const Config *cfg, RunUse use, int rank, int64_t room, const StepLists *lists, int apart)
-{
-    return fewest(&(Room){cfg, use, 0, room, rank, 0, {.lists = lists, .apart = apart}});
-}
-
-const char *run_fp8_text(const Config *c, int recast)
-{
-    if (c->fp8 == FP8_NONE)
-        return NULL;
-    if (!precision_keeps(c))
-        return "weights are cast once a step or for each unit gathered, no copies kept";
-    return recast ? textf("copies of weights kept by all layers but the last %d of each rank, which cast "
-                          "theirs in every microbatch: the GPU has no room for them", recast)
-                  : "copies of weights kept by all layers";
-}
-
-/* Sets r->plan.fp8_recast to the largest number that any rank needs: the slowest rank decides the time
- * of a step, so copies on the others would gain nothing. */
-static void keep_copies(Run *r, int64_t room)
-{
-    Comm *all = &r->grid.all;
-    int64_t recast = fewest(&(Room){r->cfg, r->use, r->generation.kv_length, room, r->grid.rank, 1, {0}});
-    all->wait(all, all->all_reduce(all, &recast, 1, I64, OP_MAX));
-    if (!recast)
-        return;
-    Run other;
-    run_plan_over(&other, r->cfg, r->use, r->generation.kv_length, r->grid.rank,
-                  &(Rehearsal){.fp8_recast = (int)recast});
-    r->plan.bytes = other.plan.bytes;
-    r->plan.memory = other.plan.memory;
-    r->plan.fp8_recast = (int)recast;
-    run_plan_close(&other);
-}
-
 void run_fit(Run *r)
 {
     Comm *all = &r->grid.all;
@@ -223,8 +152,8 @@ void run_fit(Run *r)
     all->barrier(all);                 /* every rank has opened its device */
     int64_t room = (int64_t)r->dev.left(&r->dev) / share, host = (int64_t)host_left() / here;
     all->barrier(all);                 /* every rank has measured before any takes memory */
-    keep_copies(r, room);
-    int64_t need = device_need(r);
+    run_room(r, room);
+    int64_t need = run_need(r);
     int fits = need <= room;
     all_ok(all, fits, EXIT_RESOURCE, "memory-plan", "this rank needs %.2f GiB of the %s's memory (parameters "
            "%.2f, gradients %.2f, optimizer %.2f, activations %.2f, buffers %.2f%s), %.2f are left for each "

@@ -67,6 +67,7 @@ typedef struct {
     int64_t workspace;         /* bytes that device and transport take for themselves */
     int apart;                 /* bool: device and host have separate memories */
     int fp8_recast;            /* layers of a rank that cast their FP8 weights in every microbatch */
+    int64_t logits_rows;       /* rows of a slice of logits, of all ranks that share rows */
 } RunPlan;
 
 /* All memory of a run, mapped or counting. */
@@ -239,16 +240,36 @@ typedef struct {
     const StepLists *lists;        /* of this configuration, made before; NULL: the plan makes them */
     int apart;                     /* bool: the device has its own memory, whatever `device` says */
     int fp8_recast;                /* as in RunPlan */
+    int64_t logits_rows;           /* as in RunPlan, at most; 0: as many as run_logits_rows says */
 } Rehearsal;
 void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over);
 
-/* The fewest layers of `rank` that must go without copies of FP8 weights so that training takes at most
- * `room` bytes of the device. All FP8 layers of the rank when even that is too much.
- *   lists, apart  in  as in Rehearsal */
-int run_recast(const Config *cfg, RunUse use, int rank, int64_t room, const StepLists *lists, int apart);
+/* A rank whose optional memory is chosen (room.c): its plan, for a device with limited memory.
+ *   bytes   in      of the device that the rank may take
+ *   opened  in      bool: the device is open, and its workspace taken
+ *   over    in/out  what the plan runs over; the functions below change fp8_recast, run_slice logits_rows */
+typedef struct {
+    const Config *cfg;
+    RunUse use;
+    int64_t kv_length, bytes;
+    int rank, opened;
+    Rehearsal over;
+} RunRoom;
+/* Rows of a slice of logits, of all ranks that share rows: logits_slice_rows, or as many as a CPU's caches
+ * hold, or on a GPU the most that are worth their memory, at most `most`.
+ *   apart  in  bool: the device has its own memory
+ *   most   in  0: no limit; else a GPU's, where the key does not say */
+int64_t run_logits_rows(const Config *cfg, int apart, int64_t most);
+/* The most rows with which the rank fits, halved down to 2,048; a rank without a head has no need of less. */
+int64_t run_slice(RunRoom *f);
+/* The fewest layers of the rank that must go without copies of FP8 weights so that it fits. All its FP8
+ * layers when even that is too much. */
+int run_recast(RunRoom *f);
 /* Says which layers keep copies of FP8 weights, as "copies of weights kept by all layers". NULL without
  * FP8. */
 const char *run_fp8_text(const Config *cfg, int recast);
+/* Says in how many slices the logits of a microbatch are made. */
+const char *run_logits_text(const Config *cfg, int64_t rows);
 /* Runs a training step and, for RUN_TRAIN, the update. */
 void run_rehearse_step(Run *r, const Lists *l);
 

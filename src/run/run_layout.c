@@ -121,8 +121,8 @@ void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
     rerun_open(r, dev, run);
     mem->optimizer += grown(run, &before);
     model_open(&r->model, c, &r->grid, &r->plan.shape, dev, &r->params, slots, lists_split(c, &r->plan.shape),
-               r->plan.fp8_recast, r->generation.kv_length ? r->generation.kv_length : c->seq_length, run,
-               mapped, bytes);
+               r->plan.fp8_recast, r->plan.logits_rows,
+               r->generation.kv_length ? r->generation.kv_length : c->seq_length, run, mapped, bytes);
     mem->activations = slots[SLOT_FD] * (int64_t)bytes->fd + r->model.slots.nfw * (int64_t)bytes->fw +
                        slots[SLOT_DW] * (int64_t)bytes->dw + 2 * (int64_t)(bytes->window_d + bytes->window_w);
     mem->buffers = grown(run, &before) - mem->activations;
@@ -257,6 +257,7 @@ void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int
     GridSpec spec = run_spec(cfg);
     *r = (Run){.cfg = cfg, .use = use, .generation.kv_length = kv_length,
                .plan.apart = over->apart || cfg->device == DEVICE_CUDA, .plan.fp8_recast = over->fp8_recast};
+    r->plan.logits_rows = run_logits_rows(cfg, r->plan.apart, over->logits_rows);
     if (over->open)
         grid_open_by(&r->grid, &spec, cfg->world, rank, over->open, over->ctx);
     else

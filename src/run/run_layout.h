@@ -36,10 +36,14 @@ void run_attention(Run *r);
 /* Bytes that cuDNN's attention takes; 0 where cuDNN is not used. */
 size_t run_attention_bytes(const Run *r);
 
-/* Checks that the plan fits. With FP8 weights, keeps their copies for as many layers as every rank has
- * room for: sets r->plan.fp8_recast and, when that is above 0, bytes and memory of the plan anew. Dies
- * with EXIT_RESOURCE, and names three changes that would help, when device or host have less memory left
- * than the ranks that share it need. Collective. */
+/* Bytes of the device that this rank needs once it is open, reserve included. An open GPU has taken its
+ * workspace already. */
+int64_t run_need(const Run *r);
+/* room.c: chooses slices of logits and copies of FP8 weights for `bytes` of the device, and plans anew where
+ * there is less room than the plan takes. Collective. */
+void run_room(Run *r, int64_t bytes);
+/* Checks that the plan fits, after run_room. Dies with EXIT_RESOURCE, and names three changes that would
+ * help, when device or host have less memory left than the ranks that share it need. Collective. */
 void run_fit(Run *r);
 
 /* Maps the arenas in the plan's sizes and registers them with the groups that need that (NCCL). */
