@@ -807,11 +807,12 @@ int main(int argc, char **argv)
         mask[i] = i % 5 == 2 ? 0 : i % 5 == 3 ? 0.5f : 1;
     }
     for (int i = 0; i < ISAS; i++)
-        for (Dtype real = F64; real <= F32 && isa_wanted(i, argc, argv); real++) {
+        for (Dtype real = test_few() ? F32 : F64; real <= F32 && isa_wanted(i, argc, argv); real++) {
             Device one, two;
+            Dtype last = real == F64 ? F64 : test_few() ? BF16 : F16;
             cpu_open(&one, real, isa_names[i], 1);
             cpu_open(&two, real, isa_names[i], 2);
-            for (Dtype storage = real; storage <= (real == F64 ? F64 : F16); storage++)
+            for (Dtype storage = real; storage <= last; storage++)
                 for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
                     run_case(&cases[c], &one, &two, &oracle, storage);
             cpu_close(&one);
