@@ -327,7 +327,8 @@ static void rules_rate(Check *k)
 
 static int recompute_module(const char *s)
 {
-    static const char *const names[] = {"core_attn", "layernorm", "mlp", "moe", "moe_act", "shared_experts"};
+    static const char *const names[] = {"core_attn", "layernorm", "mlp",           "mlp_act",
+                                        "moe",       "moe_act",   "shared_experts"};
     int known = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         known |= !strcmp(s, names[i]);
@@ -358,7 +359,7 @@ static void rules_recompute(Check *k)
     int selective = c->recompute_granularity == RECOMPUTE_GRANULARITY_SELECTIVE;
     for (int i = 0; i < c->recompute_modules.n; i++)
         RULE(ON1(recompute_modules), !recompute_module(c->recompute_modules.v[i]),
-             "'%.60s' is none of core_attn, layernorm, mlp, moe, moe_act, shared_experts",
+             "'%.60s' is none of core_attn, layernorm, mlp, mlp_act, moe, moe_act, shared_experts",
              c->recompute_modules.v[i]);
     int64_t layers = most_layers(c);
     RULE(ON4(recompute_num_layers, num_layers, pipeline_model_parallel_size, recompute_granularity),

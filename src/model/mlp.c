@@ -1,21 +1,30 @@
 /* mlp -- the feed-forward half of a decoder layer; its width is split over the tensor group */
 #include "model.h"
 
-static void take_inner(Model *m, LayerActs *a, Arena *from)
+/* Room for fc1's output and the activation's. */
+static void take_inner(Model *m, LayerActs *a, Arena *h, Arena *act)
 {
-    ActKind act = (ActKind)m->cfg->activation;
-    a->h = model_take(m, from, model_tokens(m), act_width(act, m->dim.F));
-    a->a = model_take(m, from, model_tokens(m), m->dim.F);
+    a->h = model_take(m, h, model_tokens(m), act_width((ActKind)m->cfg->activation, m->dim.F));
+    a->a = model_take(m, act, model_tokens(m), m->dim.F);
 }
 
+/* Makes h and a. An activation that the backward makes again is made from h as stored here too, not from the
+ * sums before they are rounded to h, so that both have the same bits. */
 static void inner(Model *m, int part, LayerActs *a)
 {
     Device *d = m->dev;
+    const TensorGroup *g = &m->tp.group;
+    ActKind kind = (ActKind)m->cfg->activation;
+    Mat w = params_weight(m->params, part, P_FC1), b = params_weight(m->params, part, P_FC1B);
+    Precision p = model_precision(m, part, LINEAR_FC1);
     size_t mark = m->scratch.used;
-    Mat x = tensor_room(&m->tp.group, &m->scratch, a->ln2);
-    tensor_gather_linear_act(d, &m->tp.group, &m->scratch, x, a->a, a->h, a->ln2,
-                             params_weight(m->params, part, P_FC1), params_weight(m->params, part, P_FC1B),
-                             (ActKind)m->cfg->activation, model_precision(m, part, LINEAR_FC1));
+    Mat x = tensor_room(g, &m->scratch, a->ln2);
+    if (m->keep.act) {
+        tensor_gather_linear_act(d, g, &m->scratch, x, a->a, a->h, a->ln2, w, b, kind, p);
+    } else {
+        tensor_gather_linear(d, g, &m->scratch, x, a->h, a->ln2, w, b, p);
+        d->act_fwd(d, a->a, a->h, kind);
+    }
     arena_reset(&m->scratch, mark);
     model_watch(m, part, "mlp.linear_fc1", a->h);
     model_watch(m, part, "mlp.activation", a->a);
@@ -23,7 +32,8 @@ static void inner(Model *m, int part, LayerActs *a)
 
 void mlp_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y)
 {
-    take_inner(m, a, m->keep.mlp ? p->keep_w : &m->scratch);
+    Arena *h = m->keep.mlp ? p->keep_w : &m->scratch;
+    take_inner(m, a, h, m->keep.act ? h : &m->scratch);
     model_keep_mask(m, p);
     inner(m, part, a);
     if (!y.rows)
@@ -50,9 +60,14 @@ void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a)
         m->dev->norm_fwd(m->dev, a->ln2, a->stat2, a->x1, params_weight(m->params, part, P_LN2),
                          params_weight(m->params, part, P_LN2B), m->cfg->norm_epsilon, model_norm(m), 1);
     }
-    if (!m->keep.mlp && !model_is_moe(m, part)) {
-        take_inner(m, a, p->late);
+    if (model_is_moe(m, part))
+        return;
+    if (!m->keep.mlp) {
+        take_inner(m, a, p->late, p->late);
         inner(m, part, a);
+    } else if (!m->keep.act) {
+        a->a = model_take(m, p->late, a->h.rows, m->dim.F);
+        m->dev->act_fwd(m->dev, a->a, a->h, (ActKind)m->cfg->activation);
     }
 }
 

@@ -271,7 +271,7 @@ typedef struct Model {
     ModelOffload offload;
     Mat rope;                  /* real [P, rot] = (cos | sin) x attention factor; no rows without rope */
     int split;                 /* bool: the schedule splits the backward in D and W */
-    struct { int ln, attn, mlp, moe; } keep;   /* bool: F keeps this; 0: selective recompute remakes it */
+    struct { int ln, attn, mlp, act, moe; } keep;  /* bool: F keeps this; 0: selective recompute remakes it */
     ModelFp8 fp8;
     int64_t logits_rows;       /* rows of a slice of logits, of all ranks that share rows */
     ModelNow now;

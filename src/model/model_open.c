@@ -183,6 +183,7 @@ void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape,
     m->keep.ln = !recomputes(cfg, "layernorm");
     m->keep.attn = !recomputes(cfg, "core_attn");
     m->keep.mlp = !recomputes(cfg, "mlp");
+    m->keep.act = !recomputes(cfg, "mlp_act");
     m->keep.moe = !recomputes(cfg, "moe");
     open_chunks(m, shape);
     rope_open(m, length, run);

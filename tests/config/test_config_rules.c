@@ -305,6 +305,7 @@ static const struct { const char *args; int world; const char *says; int n;
     {"recompute_granularity=selective|recompute_modules=[mlp, experts]", 1,
      "recompute_modules: 'experts' is none of"},
     {"recompute_granularity=selective|recompute_modules=[mlp, layernorm, core_attn]", 1, NULL},
+    {"recompute_granularity=selective|recompute_modules=[mlp_act]", 1, NULL},
     {"recompute_granularity=selective|recompute_modules=[moe, moe_act, shared_experts]", 1, NULL},
     {"recompute_granularity=full|recompute_method=uniform|recompute_num_layers=4", 1, NULL},
     {"recompute_granularity=full|recompute_method=uniform|recompute_num_layers=5", 1,

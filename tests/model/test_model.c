@@ -204,6 +204,9 @@ static void bitwise(int family, const char *dtype)
     same_bits(
         family, plain,
         WITH("recompute_granularity=selective", "recompute_modules=[layernorm, mlp, core_attn]", dtype));
+    same_bits(family, plain, WITH("recompute_granularity=selective", "recompute_modules=[mlp_act]", dtype));
+    same_bits(family, plain,
+              WITH("recompute_granularity=selective", "recompute_modules=[mlp_act, mlp]", dtype));
     same_bits(family, plain, WITH("pipeline_schedule=gpipe", dtype));
     same_bits(family, plain, WITH("threads=1", dtype));
 }
@@ -331,6 +334,26 @@ static void documents_apart(int family)
     run_close(&r);
 }
 
+/* recompute_modules mlp_act keeps one matrix [T, F] a layer less from F to W. */
+static void activation_not_kept(int family)
+{
+    const char *const *other = WITH("recompute_granularity=selective", "recompute_modules=[mlp_act]");
+    size_t kept[2];
+    Run r;
+    for (int i = 0; i < 2; i++) {
+        open_run(&r, config(families[family], i ? other : NULL));
+        kept[i] = r.model.slots.fw[0].mem.size;
+        run_close(&r);
+    }
+    const Config *c = config(families[family], NULL);
+    Arena each = {0};
+    for (int64_t i = 0; i < c->num_layers; i++)
+        mat_take(&each, c->micro_batch_size * c->seq_length, c->ffn_hidden_size, F64);
+    CHECK(kept[0] - kept[1] == each.used,
+          "family %d: keeps %zu bytes, with mlp_act %zu; [T, F] of all layers: %zu",
+          family, kept[0], kept[1], each.used);
+}
+
 int main(void)
 {
     snprintf(file, sizeof file, "%s/model.yaml", getenv("WORK") ? getenv("WORK") : "/tmp");
@@ -345,6 +368,8 @@ int main(void)
         cache_agrees(i, "seq_length=5");
     }
     documents_apart(4);
+    activation_not_kept(0);
+    activation_not_kept(1);
     /* Two microbatches of three layers. Every sum but the chunk's last is fused. With full recompute a
      * layer's memory ends with the layer: the forward fuses the sums within a layer, the backward every
      * sum that is read again. */

@@ -39,7 +39,7 @@ done <<RUNS
 2 2 pipeline_model_parallel_size=2 pipeline_schedule=gpipe
 1 2 pipeline_model_parallel_size=2 pipeline_schedule=1f1b optimizer=lamb
 2 2 pipeline_model_parallel_size=2 pipeline_schedule=zb-h1
-2 2 pipeline_model_parallel_size=2 pipeline_schedule=zb-h2 recompute_granularity=selective
+2 2 pipeline_model_parallel_size=2 pipeline_schedule=zb-h2 recompute_granularity=selective recompute_modules=[core_attn,mlp_act]
 1 2 pipeline_model_parallel_size=2 pipeline_schedule=interleaved num_virtual_stages_per_pipeline_rank=2
 1 2 pipeline_model_parallel_size=2 pipeline_schedule=zb-v
 1 2 pipeline_model_parallel_size=2 pipeline_schedule=dualpipev global_batch_size=8
