@@ -164,8 +164,9 @@ ISA_pairs := -mavx512bf16
 ISA_OBJ  += $(foreach f,attention attention_bwd,$(CPU)/kernels/cpu/isa/$(f).avx512.pairs.o)
 endif
 
-# The same bits on every CPU.
+# The same bits on every CPU, and on GPUs.
 EXTRA_kernels/normals := -ffp-contract=off
+EXTRA_kernels/cuda/normals := $(if $(filter 1,$(CUDA)),-fmad=false,-ffp-contract=off)
 # Files that use instructions beyond their directory's set, behind run-time detection.
 ifeq ($(ARCH),x86_64)
 EXTRA_kernels/cpu/amx     := $(filter-out -D%,$(ISA_avx512)) -mavx512bf16 -mamx-tile -mamx-bf16
@@ -303,7 +304,7 @@ $(BUILD)/%.c.o: %.c
 	$(cc_cuda)
 $(BUILD)/%.cu.o: %.cu $(if $(filter 1,$(CUDA)),$(BUILD)/archs)
 	@mkdir -p $(@D)
-	@echo "  nv $@"; $(CUDA_CXX) $(INC_cuda) -c $< -o $@ > $@.log 2>&1 || { cat $@.log; exit 1; }
+	@echo "  nv $@"; $(CUDA_CXX) $(INC_cuda) $(EXTRA_$*) -c $< -o $@ > $@.log 2>&1 || { cat $@.log; exit 1; }
 # -iquote kernels/cuda: its cuda.h is not CUDA's
 $(BUILD)/$(CUDNN_ON).o: $(CUDNN_ON)
 	@mkdir -p $(@D)

@@ -112,8 +112,9 @@ uint64_t rng_key(uint64_t seed, const char *stream);
  * (Box-Muller). */
 double rng_uniform(uint64_t key, uint64_t sub, uint64_t index);
 double rng_normal(uint64_t key, uint64_t sub, uint64_t index);
-/* out[k] = rng_normal(key, sub, index + k) for k in [0, n), at a fraction of the cost of n calls. */
-void rng_normals(uint64_t key, uint64_t sub, uint64_t index, int64_t n, double *out);
+/* out[k] = mean + std * rng_normal(key, sub, index + k) for k in [0, n), at a fraction of the cost of n
+ * calls. */
+void rng_normals(uint64_t key, uint64_t sub, uint64_t index, int64_t n, double mean, double std, double *out);
 
 /* 64-bit FNV-1a of n bytes, for names and small records. h: HASH_SEED, or the hash of the bytes
  * before. */

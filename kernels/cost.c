@@ -147,6 +147,7 @@ OPS(X)
 
 #define COST_copy MOVES(copy, bytes_of(dst) + bytes_of(src))
 #define COST_zero MOVES(zero, (double)bytes)
+#define COST_normals MOVES(normals, bytes_of(y))
 #define COST_add MOVES(add, bytes_of(y) + bytes_of(a) + bytes_of(b))
 #define COST_sum_parts MOVES(sum_parts, bytes_of(y) + bytes_of(parts))
 #define COST_matmul                                                                                          \

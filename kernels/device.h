@@ -243,6 +243,17 @@ typedef struct {
      *   p      out  [bytes]  memory                                                                         \
      *   bytes  in            bytes */                                                                       \
     X(zero, (Device *d, void *p, size_t bytes), (d, p, bytes))                                               \
+    /* y = mean + std times standard normal numbers, drawn in F64 and rounded to real, then to y's type:     \
+     * the same bits on every device. Element (r, c) is number first + r step + c of stream (key, 0) of      \
+     * rng_normal.                                                                                           \
+     *   y      out  [n, m]  storage or real                                                                 \
+     *   mean   in                                                                                           \
+     *   std    in           standard deviation; 0: every element is mean                                    \
+     *   key    in           rng_key(seed, name)                                                             \
+     *   first  in           number of element (0, 0)                                                        \
+     *   step   in           numbers from one row to the next */                                             \
+    X(normals, (Device *d, Mat y, double mean, double std, uint64_t key, int64_t first, int64_t step),       \
+      (d, y, mean, std, key, first, step))                                                                   \
     /* y = a + b.                                                                                            \
      *   y     out  [n, m]  storage; may be a or b                                                           \
      *   a, b  in   [n, m]  y's type */                                                                      \

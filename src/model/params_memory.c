@@ -67,83 +67,35 @@ void *param_at(const Params *p, const Param *t, const Flat *f, int64_t from)
 
 /* ---- initial values ---- */
 
-typedef struct { const Param *t; Box box; void *at; Dtype type; uint64_t key; double std; } InitWork;
-
-/* An item of work is INIT_ROWS rows: few enough to spread a tensor over the threads. */
-#define INIT_ROWS 16
-#define INIT_COLS 256                  /* numbers drawn at a time */
-#define INIT_ROOM ((int64_t)1 << 22)   /* elements copied to the device at a time */
-
-static void init_rows(void *ctx, int64_t item, int thread)
+static void init_param(Params *p, Device *d, const Param *t)
 {
-    const InitWork *w = ctx;
-    double x[INIT_COLS];
-    (void)thread;
-    int64_t end = (item + 1) * INIT_ROWS < w->box.rows ? (item + 1) * INIT_ROWS : w->box.rows;
-    for (int64_t r = item * INIT_ROWS; r < end; r++)
-        for (int64_t c = 0; c < w->box.cols; c += INIT_COLS) {
-            int64_t n = w->box.cols - c < INIT_COLS ? w->box.cols - c : INIT_COLS, at = r * w->box.ld + c;
-            uint64_t index = (uint64_t)((w->box.row0 + r) * w->t->cols + w->box.col0 + c);
-            if (w->t->def->init != INIT_ONE)
-                rng_normals(w->key, 0, index, n, x);
-            for (int64_t i = 0; i < n; i++) {
-                double value = w->t->def->init == INIT_ONE ? 1 : w->std * x[i];
-                if (w->type == F64)
-                    ((double *)w->at)[at + i] = value;
-                else
-                    ((float *)w->at)[at + i] = (float)value;
-            }
-        }
-}
-
-/* Initialises a box, some rows at a time, through `room` on the host. */
-static void init_box(Device *d, InitWork w, char *to, char *room)
-{
-    Box box = w.box;
-    int64_t most = INIT_ROOM / box.cols > 1 ? INIT_ROOM / box.cols : 1;
-    size_t size = dtype_size(w.type);
-    BUG_ON(box.rows > 1 && box.ld != box.cols);
-    w.at = room;
-    for (int64_t r = 0; r < box.rows; r += most) {
-        w.box.row0 = box.row0 + r;
-        w.box.rows = box.rows - r < most ? box.rows - r : most;
-        pool_run(d->pool, init_rows, &w, (w.box.rows + INIT_ROWS - 1) / INIT_ROWS);
-        d->put(d, to + (size_t)(r * box.ld) * size, room, (size_t)(w.box.rows * box.cols) * size);
-    }
-}
-
-static void init_param(Params *p, Device *d, const Param *t, char *room)
-{
-    double std = p->cfg->init_method_std;
+    Init init = t->def->init;
+    double mean = init == INIT_ONE, std = init == INIT_ONE ? 0 : p->cfg->init_method_std;
+    uint64_t key = rng_key((uint64_t)p->cfg->seed, t->name);
     int64_t from, to;
     Box box[MAX_BOXES];
-    if (t->def->init == INIT_ZERO)
+    if (init == INIT_ZERO)
         return;
-    if (t->def->init == INIT_SCALED)
+    if (init == INIT_SCALED)
         std /= sqrt(2.0 * (double)p->cfg->num_layers);
     param_updated(p, t, &from, &to);
     int n = param_boxes(p, t, from, to, box);
     for (int b = 0; b < n; b++) {
-        InitWork w = {t, box[b], NULL, p->real, rng_key((uint64_t)p->cfg->seed, t->name), std};
-        init_box(d, w, param_at(p, t, &p->data.master, box[b].at - t->offset), room);
+        void *at = param_at(p, t, &p->data.master, box[b].at - t->offset);
+        Mat y = {at, box[b].rows, box[b].cols, box[b].ld, p->real};
+        d->normals(d, y, mean, std, key, box[b].row0 * t->cols + box[b].col0, t->cols);
     }
 }
 
 void params_init(Params *p, Device *d)
 {
-    int64_t widest = INIT_ROOM;
     for (int b = 0; b < p->data.buckets; b++) {
         int64_t from, to;
         data_updated(&p->data, b, &from, &to);
         d->zero(d, data_at(&p->data, &p->data.master, b, from), (size_t)(to - from) * dtype_size(p->real));
     }
     for (int i = 0; i < p->nparam; i++)
-        widest = p->param[i].local_cols > widest ? p->param[i].local_cols : widest;
-    Arena room;
-    host_arena(d, &room, "initial values", (size_t)widest * dtype_size(p->real));
-    for (int i = 0; i < p->nparam; i++)
-        init_param(p, d, &p->param[i], room.base);
-    host_arena_close(d, &room);
+        init_param(p, d, &p->param[i]);
     params_refresh(p, d);
 }
 

@@ -593,10 +593,19 @@ static void case_update(Bench *b)
     free(list);
 }
 
+/* The bits are compared by test_cuda_rows. */
+static void case_normals(Bench *b)
+{
+    int64_t n = draw_size(b, 300), cols = draw_cols(b, 300), first = draw(b, 0, 1000);
+    Mat y = output(b, n, cols, draw(b, 0, 1) ? F32 : b->storage);
+    b->d->normals(b->d, y, draw(b, 0, 1) ? 0 : 1, 0.5, 99, first, cols + draw(b, 0, 1) * draw(b, 1, 50));
+}
+
 static const struct { const char *ops; void (*fn)(Bench *b);
 } cases[] = {
     {"copy", case_copy},
     {"zero", case_zero},
+    {"normals", case_normals},
     {"add", case_add},
     {"sum_parts", case_sum_parts},
     {"bias_bwd", case_bias_bwd},

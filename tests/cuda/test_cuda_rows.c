@@ -1,8 +1,8 @@
 /* test_cuda_rows -- row-wise and elementwise ops of a GPU against the CPU's, at sizes that take each of
  * the kernels' plans. Every type, rows 16-byte aligned and not, outputs poisoned with NaN first, twice
  * (bitwise equal), and once more for each aliasing that device.h allows (bitwise equal). What is exact
- * is compared bit for bit: dropout's masks, sums of squares, the verdict, trust. A case is a row of
- * `cases`.
+ * is compared bit for bit: initial values, dropout's masks, sums of squares, the verdict, trust. A case
+ * is a row of `cases`.
  *
  *   test_cuda_rows [OP]     only this op; `sums`: the scalars */
 #include "ops.h"
@@ -64,6 +64,14 @@ static void add_norm_run(Device *d, Mat *m, const Case *c, const Given *g)
 {
     Dropout s = dropout_of(&c->a, g);
     d->add_norm_fwd(d, m[0], m[1], m[2], m[3], m[4], &s, m[5], m[6], EPS, (NormKind)c->a.kind);
+}
+
+/* wd: standard deviation; v0, seq: first and step. */
+static void normals_run(Device *d, Mat *m, const Case *c, const Given *g)
+{
+    (void)g;
+    d->normals(d, m[0], c->a.momentum, c->a.wd, 0x123456789abcdef1ull, c->a.v0,
+               c->a.seq ? c->a.seq : m[0].cols);
 }
 
 /* Matrices: 0 dx, 1 dgain, 2 dbias, 3 dres, 4 dy, 5 x, 6 stats (any numbers), 7 gain. */
@@ -289,6 +297,10 @@ static const Case cases[] = {
     {"embed_bwd", embed_bwd_run, {{'X', 50, 72, 1}, {'X', TABLE, 72, 1}, {'i', TOKENS, 72, 1}}, .loose = 8},
     {"embed_bwd", embed_bwd_run, {{'X', 20, 1100, 1}, {'-'}, {'i', 40, 1100, 1}}, {.v0 = 7}},
     {"embed_bwd", embed_bwd_run, {{'-'}, {'X', TABLE, 37, 1}, {'i', TOKENS, 37, 1}}},
+    {"normals", normals_run, {{'O', 150, 264}}, {.wd = 0.02}, .exact = 1},
+    {"normals", normals_run, {{'o', 3, 40013}}, {.wd = 1}, .exact = 1},
+    {"normals", normals_run, {{'O', 41, 35}}, {.wd = 0.5, .v0 = 1ll << 40 | 13, .seq = 71}, .exact = 1},
+    {"normals", normals_run, {{'o', 300, 1}}, {.momentum = 1, .seq = 1}, .exact = 1},
     {"dropout_fwd",
      dropout_run,
      {{'o', 9, 72}, {'i', 9, 72, 0}, {'-'}},

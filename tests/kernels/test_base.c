@@ -142,7 +142,7 @@ static void moments(void)
     }
     CHECK(!wild, "%d numbers out of range", wild);
     double run[1000];
-    rng_normals(key, 3, 5, 1000, run);         /* indices 5 to 1004: both ends split a pair of normals */
+    rng_normals(key, 3, 5, 1000, 0, 1, run);   /* indices 5 to 1004: both ends split a pair of normals */
     for (int i = 0; i < 1000; i++) {
         CHECK(run[i] == rng_normal(key, 3, 5 + (uint64_t)i), "normal %d of a run", i);
         /* Box-Muller by the C library */

@@ -54,6 +54,19 @@ static void add_naive(Mat *m, const Arg *a)
         AT(0, 0, i) = AT(1, 0, i) + AT(2, 0, i);
 }
 
+#define NORMALS_KEY 0x123456789abcdef1ull
+static void normals_run(Device *d, Mat *m, const Arg *a)
+{
+    d->normals(d, m[0], a->lr, a->wd, NORMALS_KEY, a->v0, a->dim ? a->dim : m[0].cols);
+}
+static void normals_naive(Mat *m, const Arg *a)
+{
+    int64_t step = a->dim ? a->dim : m[0].cols;
+    for (int64_t r = 0; r < m[0].rows; r++)
+        for (int64_t c = 0; c < m[0].cols; c++)
+            AT(0, r, c) = a->lr + a->wd * rng_normal(NORMALS_KEY, 0, (uint64_t)(a->v0 + r * step + c));
+}
+
 static void parts_run(Device *d, Mat *m, const Arg *a) { (void)a; d->sum_parts(d, m[0], m[1]); }
 static void parts_naive(Mat *m, const Arg *a)
 {
@@ -423,6 +436,9 @@ static const Case cases[] = {
     {"copy", {{'o', 150, 257, 0}, {'I', 150, 257, 1}}, copy_run, copy_naive, {{0}}, {0}, 1},
     {"copy", {{'O', 3, 9001, 0}, {'i', 3, 9001, 1}}, copy_run, copy_naive, {{0}}, {0}, 1},
     {"copy", {{'o', 5, 33, 0}, {'i', 5, 33, 1}}, copy_run, copy_naive, {{0}}, {0}, 1},
+    {"normals", {{'O', 150, 257, 0}}, normals_run, normals_naive, {{0}}, {.wd = 0.02}, 1},
+    {"normals", {{'o', 9, 4101, 0}}, normals_run, normals_naive, {{0}}, {.wd = 2, .v0 = 77, .dim = 5000}, 1},
+    {"normals", {{'O', 300, 1, 0}}, normals_run, normals_naive, {{0}}, {.lr = 1, .dim = 1}, 1},
     {"add",
      {{'o', 150, 257, 0}, {'i', 150, 257, 1}, {'i', 150, 257, 1}},
      add_run,
