@@ -1,6 +1,7 @@
 /* generators -- in which order a rank computes, as its paper says */
 #include "base.h"
 #include "generators.h"
+#include "vee.h"
 #include <string.h>
 
 typedef struct { const PipeShape *s; InstrList *out; } Writer;
@@ -210,7 +211,7 @@ BY_RANK(1f1b, joined(w, ahead_1f1b(s, r)))
 BY_RANK(interleaved, interleaved(w, r))
 BY_RANK(zb_h1, split(w, s->p - r, r))
 BY_RANK(zb_h2, split(w, 2 * (s->p - r) - 1, 2 * r))
-BY_RANK(zb_v, zb_v(w, r))
+BY_RANK(zb_v_equal, zb_v(w, r))
 BY_RANK(dualpipev, dualpipev(w, r))
 BY_RANK(forward, forward(w, r))
 

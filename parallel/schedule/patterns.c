@@ -9,6 +9,7 @@
  * in that order, with W wherever a rank would wait or has no room. */
 #include "base.h"
 #include "generators.h"
+#include "vee.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,7 @@ typedef struct {
     int *backward;             /* [p][2m] cells of all D so far, sorted */
     int (*n)[KINDS];           /* [p] instructions of each kind so far */
     int *last;                 /* [p] cell of the last W; -1: none */
+    int *due;                  /* [p][cells] W that wait for an empty cell */
 } Grid;
 
 static uint8_t *cells_of(Grid *g, int rank) { return g->cell + (size_t)rank * (size_t)g->cells; }
@@ -187,6 +189,160 @@ static void run(Grid *g, InstrList *out)
     free(r);
 }
 
+/* ---- the order as published ---- */
+
+/* Moves every instruction to the first cell in which it can run, in the order of the cells. */
+static void settle(Grid *g)
+{
+    int *next = xcalloc((size_t)g->p, sizeof *next);
+    memset(g->n, 0, (size_t)g->p * sizeof *g->n);
+    for (int t = 0; t < g->cells; t++)
+        for (int rank = 0; rank < g->p; rank++) {
+            uint8_t *cell = cells_of(g, rank);
+            int kind = cell[t];
+            if (kind == EMPTY)
+                continue;
+            int mb = g->n[rank][kind]++, first = kind == W ? 0 : earliest(g, rank, kind, mb);
+            int to = first > next[rank] ? first : next[rank];
+            cell[t] = EMPTY;
+            cell[to] = (uint8_t)kind;
+            if (kind != W)
+                *when(g, rank, kind, mb) = to;
+            next[rank] = to + 1;
+        }
+    free(next);
+}
+
+/* Takes all W out, or puts them into the first empty cells behind their D. */
+static void empty_w(Grid *g)
+{
+    for (size_t i = 0; i < (size_t)g->p * (size_t)g->cells; i++)
+        if (g->cell[i] == W)
+            g->cell[i] = EMPTY;
+}
+
+static void fill_w(Grid *g)
+{
+    for (int rank = 0; rank < g->p; rank++) {
+        uint8_t *cell = cells_of(g, rank);
+        for (int t = 0, due = 0; t < g->cells; t++) {
+            if (cell[t] == EMPTY && due)
+                cell[t] = W, due--;
+            else if (cell[t] != EMPTY)
+                due += cell[t] >= D1;
+        }
+    }
+}
+
+/* Counts what a rank holds, and the W that are due, from a cell on until nothing has changed behind cell
+ * `to`, as if every W ran in the first empty cell. Returns the most. */
+static int count(Grid *g, int rank, int from, int to)
+{
+    const uint8_t *cell = cells_of(g, rank);
+    int *held = held_by(g, rank), *due = g->due + (size_t)rank * (size_t)g->cells, most = 0;
+    for (int t = from; t < g->cells; t++) {
+        int now = t ? held[t - 1] : 0, wait = t ? due[t - 1] : 0;
+        if (cell[t] == EMPTY)
+            now -= wait > 0, wait -= wait > 0;
+        else
+            now += cell[t] < D1, wait += cell[t] >= D1;
+        most = now > most ? now : most;
+        if (t > to && held[t] == now && due[t] == wait)
+            break;
+        held[t] = now;
+        due[t] = wait;
+    }
+    return most;
+}
+
+/* Moves instructions without W into earlier cells, from the last F of stage 0 on. */
+static void squeeze_end(Grid *g)
+{
+    int end = 0;
+    g->due = xcalloc((size_t)g->p * (size_t)g->cells, sizeof *g->due);
+    g->limit = 0;
+    for (int rank = 0; rank < g->p; rank++) {
+        int most = count(g, rank, 0, g->cells);
+        g->limit = most > g->limit ? most : g->limit;
+    }
+    memset(g->n, 0, (size_t)g->p * sizeof *g->n);
+    for (int t = 0; t < g->cells; t++)
+        for (int rank = 0; rank < g->p; rank++) {
+            uint8_t *cell = cells_of(g, rank);
+            int kind = cell[t];
+            if (kind == EMPTY)
+                continue;
+            int mb = g->n[rank][kind]++;
+            for (int x = end ? earliest(g, rank, kind, mb) : t; x < t; x++) {
+                if (cell[x] != EMPTY)
+                    continue;
+                cell[t] = EMPTY;
+                cell[x] = (uint8_t)kind;
+                if (count(g, rank, x, t) <= g->limit) {
+                    *when(g, rank, kind, mb) = x;
+                    break;
+                }
+                cell[x] = EMPTY;
+                cell[t] = (uint8_t)kind;
+                count(g, rank, x, t);
+            }
+            end |= kind == F0 && mb == g->m - 1;
+        }
+    free(g->due);
+}
+
+static void write_cells(Grid *g, InstrList *out)
+{
+    memset(g->n, 0, (size_t)g->p * sizeof *g->n);
+    for (int rank = 0; rank < g->p; rank++) {
+        InstrList *l = &out[rank];
+        int w = 0;
+        for (int t = 0; t < g->cells; t++) {
+            int kind = cells_of(g, rank)[t];
+            if (kind == EMPTY)
+                continue;
+            if (kind == W) {
+                while (l->list[w].op != I_D)
+                    w++;
+                l->list[l->n] = l->list[w++];
+                l->list[l->n++].op = I_W;
+            } else {
+                l->list[l->n++] = (Instr){.op = op_of[kind], .chunk = chunk_of[kind], .unit = WHOLE,
+                                          .mb = (uint16_t)g->n[rank][kind]++};
+            }
+        }
+    }
+}
+
+/* The squeezed pattern as the paper runs it: the end is squeezed once more, without W, which then take the
+ * empty cells. */
+static void publish(Grid *g, InstrList *out)
+{
+    settle(g);
+    empty_w(g);
+    squeeze_end(g);
+    fill_w(g);
+    settle(g);
+    empty_w(g);
+    fill_w(g);
+    write_cells(g, out);
+}
+
+/* Replaces the order `out` by the best for the times of the shape. */
+static void vary(const PipeShape *s, Grid *g, InstrList *out)
+{
+    Vee v;
+    vee_open(&v, s, out);
+    if (vee_uneven(s))
+        vee_refill(&v, out);
+    vee_clear(&v);
+    publish(g, v.trial);
+    vee_publish(&v);
+    if (vee_uneven(s))
+        vee_refill(&v, v.trial);
+    vee_close(&v);
+}
+
 static void from_pattern(const PipeShape *s, int (*at)[4], InstrList *out)
 {
     size_t p = (size_t)s->p, m = (size_t)s->m;
@@ -206,6 +362,7 @@ static void from_pattern(const PipeShape *s, int (*at)[4], InstrList *out)
     }
     squeeze(&g);
     run(&g, out);
+    vary(s, &g, out);
     free(g.cell);
     free(g.held);
     free(g.when);
