@@ -162,6 +162,36 @@ static void check_balance(int cp, const char *kind, int window)
           one);
 }
 
+static double flops_of_window(int window)
+{
+    char *one[] = {xasprintf("window_size=%d", window)};
+    double x = flops_of(config_load(path, 1, one, 1, USE_MODEL), 0);
+    free(one[0]);
+    return x;
+}
+
+/* A query sees as many keys as the window holds, or as stand before it: the mean of these, not the window
+ * where that is less than the mean. So with a window of half the sequence attention takes 3/4, not all. */
+static void check_window(void)
+{
+    enum { S = 512 };
+    static const int windows[] = {2, 100, S / 4, S / 2, S - 1, S, 2 * S};
+    FILE *f = fopen(path, "w");
+    fprintf(f, "model: {num_layers: 2, hidden_size: 64, num_attention_heads: 8, seq_length: %d, vocab_size: "
+            "256}\ndata: {tokenizer_type: none}\ntrain: {micro_batch_size: 2, global_batch_size: 4}\n", S);
+    fclose(f);
+    double all = flops_of_window(0), least = flops_of_window(1);   /* S (S + 1) / 2 pairs; S pairs */
+    for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+        double pairs = 0, share = (flops_of_window(windows[i]) - least) / (all - least);
+        for (int q = 0; q < S; q++)
+            pairs += q + 1 < windows[i] ? q + 1 : windows[i];
+        double want = (pairs - S) / (S * (S + 1) / 2.0 - S);
+        CHECK(fabs(share - want) < 1e-12, "window %d of %d: %.6f of attention, by hand %.6f", windows[i], S,
+              share, want);
+        CHECK(windows[i] != S / 2 || fabs(pairs / (S * (S + 1) / 2.0) - 0.75) < 1e-3, "%g pairs", pairs);
+    }
+}
+
 /* FLOPs of a token by hand: layers 0 and 2 of three have experts, of which a token visits two of five. */
 static void check_active(void)
 {
@@ -239,6 +269,7 @@ int main(void)
             check_balance(cp, kinds[k], 1);
         }
     check_active();
+    check_window();
     check_mixtral();
     check_experts();
     unlink(path);
