@@ -11,6 +11,7 @@ const char *const op_name[OPKINDS] = {
 
 static const CostSink *sink_of(const Device *d) { return d->impl; }
 static int unfused(const Device *d) { return sink_of(d)->unfused; }
+static int separate(const Device *d) { return sink_of(d)->separate; }
 
 static void add(Device *d, Cost c)
 {
@@ -172,7 +173,7 @@ OPS(X)
 #define COST_norm_fwd MOVES(norm_fwd, bytes_of(y) + bytes_of(x) + bytes_of(stats))
 /* one pass over memory where ops are fused */
 #define COST_add_norm_fwd                                                                                    \
-    if (unfused(d))                                                                                          \
+    if (unfused(d) || separate(d))                                                                           \
         cost_dropout_fwd(d, y, x, res, s), cost_norm_fwd(d, ln, stats, y, gain, bias, eps, kind, 1);         \
     else                                                                                                     \
         MOVES(add_norm_fwd, bytes_of(y) + bytes_of(ln) + bytes_of(stats) + bytes_of(x) + bytes_of(res))
@@ -204,12 +205,20 @@ OPS(X)
     MOVES(route_bwd, bytes_of(logits) + bytes_of(dlogits) + bytes_of(dweight)                                \
                          + elements(dweight) * sizeof *choice)
 #define COST_route_stats MOVES(route_stats, bytes_of(stats) + bytes_of(logits))
-#define COST_xent_stats MOVES(xent_stats, bytes_of(stats) + bytes_of(logits))
+/* Bytes that a loss of separate passes moves for a logit, as Megatron-Core's vocab_parallel_cross_entropy
+ * does. Forward: to F32 (6), maximum (4), difference (8), exponential (8), sum (4), quotient (8); backward:
+ * product (8), to BF16 (6). */
+enum { PASSES_FORWARD = 38, PASSES_BACKWARD = 14 };
+#define COST_xent_stats                                                                                      \
+    MOVES(xent_stats, bytes_of(stats) + (separate(d) ? PASSES_FORWARD * elements(logits) : bytes_of(logits)))
 #define COST_xent_combine MOVES(xent_combine, bytes_of(stats) + bytes_of(parts))
 #define LOSSES ((double)logits.rows * (double)dtype_size(loss.type))
-#define COST_xent_grad MOVES(xent_grad, bytes_of(dlogits) + bytes_of(logits) + bytes_of(stats) + LOSSES)
+#define COST_xent_grad                                                                                       \
+    MOVES(xent_grad, bytes_of(stats) + LOSSES +                                                              \
+                         (separate(d) ? PASSES_BACKWARD * elements(logits)                                   \
+                                      : bytes_of(dlogits) + bytes_of(logits)))
 #define COST_xent                                                                                            \
-    if (unfused(d))                                                                                          \
+    if (unfused(d) || separate(d))                                                                           \
         cost_xent_stats(d, stats, logits, label, rows, 0, valid),                                            \
             cost_xent_grad(d, loss, dlogits, logits, stats, label, mask, rows, 0, valid, scale);             \
     else                                                                                                     \

@@ -198,9 +198,10 @@ static void resolve(Reading *r)
     if (isnan(m->message_gbps))
         m->message_gbps = m->link_gbps;
     m->unfused = !strcmp(m->op_set, "unfused");
-    if (!m->unfused && strcmp(m->op_set, "fused"))
-        check_add(&r->list, r->at[field_find("op_set")], "op_set: '%.40s' is none of fused, unfused",
-                  m->op_set);
+    m->separate = !strcmp(m->op_set, "separate");
+    if (!m->unfused && !m->separate && strcmp(m->op_set, "fused"))
+        check_add(&r->list, r->at[field_find("op_set")],
+                  "op_set: '%.40s' is none of fused, separate, unfused", m->op_set);
 }
 
 /* ---- where it is ---- */

@@ -18,7 +18,7 @@ typedef struct {
     Curve matmul, memory;      /* matmul_efficiency, memory_efficiency */
     double speed[OPKINDS];     /* op_speed; 1: not given */
     double together[OPKINDS];  /* op_speed_shared; 1: not given */
-    int unfused;               /* bool: op_set is unfused */
+    int unfused, separate;     /* bool: op_set is unfused, is separate */
 } Machine;
 
 /* Reads a description. name: of a file in configs/machines, below the current directory or beside the

@@ -45,13 +45,15 @@ static void print_ranks(FILE *f, const Prediction *p)
         {"tensor", offsetof(RankTime, tp)},       {"context", offsetof(RankTime, cp)},
         {"experts", offsetof(RankTime, ep)},
         {"pipeline", offsetof(RankTime, bubble)}, {"data", offsetof(RankTime, dp)},
-        {"optimizer", offsetof(RankTime, optimizer)}, {"step", offsetof(RankTime, total)}};
+        {"optimizer", offsetof(RankTime, optimizer)}, {"slowest", offsetof(RankTime, slowest)},
+        {"step", offsetof(RankTime, total)}};
     fprintf(f, "ranks      ms of the step, by pipeline rank\n  %-8s", "rank");
     for (int r = -1; r < p->p; r++) {
         if (r >= 0)
             fprintf(f, "  %-8d", r);
         for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
             if ((columns[i].at == offsetof(RankTime, cp) && !has_context(p)) ||
+                (columns[i].at == offsetof(RankTime, slowest) && !(p->rank[0].slowest > 0)) ||
                 (columns[i].at == offsetof(RankTime, ep) && !has_experts(p)))
                 continue;
             else if (r < 0)
@@ -90,9 +92,11 @@ void plan_times(FILE *f, const Prediction *p, const Config *c, int explain)
         fprintf(f, ", for the context group %.1f %%", percent(t->cp, t->total));
     if (has_experts(p))
         fprintf(f, ", for the expert group %.1f %%", percent(t->ep, t->total));
-    fprintf(f, ", for the pipeline %.1f %%, for the data group %.1f %%, optimizer %.1f %%, on pipeline rank "
-            "%d\n", percent(t->bubble, t->total), percent(t->dp, t->total), percent(t->optimizer, t->total),
-            rank);
+    fprintf(f, ", for the pipeline %.1f %%, for the data group %.1f %%, optimizer %.1f %%",
+            percent(t->bubble, t->total), percent(t->dp, t->total), percent(t->optimizer, t->total));
+    if (t->slowest > 0)
+        fprintf(f, ", for the slowest rank %.1f %%", percent(t->slowest, t->total));
+    fprintf(f, ", on pipeline rank %d\n", rank);
     if (!explain)
         return;
     print_stages(f, p);

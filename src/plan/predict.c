@@ -396,20 +396,23 @@ static double *costs_of(const Prediction *p, const Machine *m)
 
 /* Fills in the step and the times of the ranks. No rank updates before all ranks have their gradients.
  * Frees the walks. */
-static void finish(Prediction *out, Walk **w)
+static void finish(Prediction *out, const Config *cfg, const Machine *m, Walk **w)
 {
-    double grads = 0, update = 0;
+    double grads = 0, update = 0, nodes = ceil((double)cfg->world / (double)m->ranks);
     for (int r = 0; r < out->p; r++) {
         grads = fmax(grads, w[r]->grads);
         update = fmax(update, w[r]->t.total - w[r]->grads);
     }
-    out->step = grads + update;
+    double slowest = m->straggle * log2(nodes) * (grads + update);
+    out->step = grads + update + slowest;
     for (int r = 0; r < out->p; r++) {
         RankTime *t = &out->rank[r];
         *t = w[r]->t;
         t->bubble += grads - w[r]->grads + update - (t->total - w[r]->grads);
+        t->slowest = slowest;
         t->total = out->step;
-        t->optimizer = t->total - t->forward - t->backward - t->tp - t->cp - t->ep - t->bubble - t->dp;
+        t->optimizer = t->total - t->forward - t->backward - t->tp - t->cp - t->ep - t->bubble - t->dp -
+                       t->slowest;
         free(w[r]);
     }
 }
@@ -478,7 +481,7 @@ void predict_over(Prediction *out, const Config *cfg, const Machine *m, const St
     Walk **w = xcalloc((size_t)pl.p, sizeof(Walk *));
     for (int r = 0; r < pl.p; r++)
         w[r] = walk(out, cfg, m, l, r, sim.span[r]);
-    finish(out, w);
+    finish(out, cfg, m, w);
     free(w);
     free(cost);
     simulation_close(&sim);

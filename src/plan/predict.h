@@ -28,7 +28,7 @@ typedef struct {
     Spent backward_w;          /* W */
 } StageTime;
 
-/* Times of one pipeline rank's step, s; those from forward to optimizer add up to total. */
+/* Times of one pipeline rank's step, s; those from forward to slowest add up to total. */
 typedef struct {
     double forward, backward;  /* computing F; B, D, W: without waiting for these groups */
     double tp, cp, ep;         /* waiting for the tensor, context, expert group, inside F, B, D, W */
@@ -36,6 +36,7 @@ typedef struct {
     double dp;                 /* waiting for reductions and gathers of the data group that are not
                                 * hidden, and for updates of offloaded parameters */
     double optimizer;          /* gradient norm, update, clearing of gradients */
+    double slowest;            /* waiting for the slowest rank of the job (straggle) */
     double total;              /* the step */
     double work[OPKINDS];      /* each operation in the whole step */
     double sent[AXES];         /* messages of each axis under way, hidden or not */

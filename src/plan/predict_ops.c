@@ -58,10 +58,13 @@ static void spend(void *tally, const Cost *c)
 
 void predict_device(Device *d, Tally *k, Dtype real)
 {
-    k->sink = (CostSink){spend, k, .unfused = k->m->unfused, .apart = k->m->shared};
+    k->sink = (CostSink){spend, k, .unfused = k->m->unfused, .separate = k->m->separate,
+                         .apart = k->m->shared};
     cost_open(d, real, &k->sink);
     d->name = "planned";
     predict_copies(d);
+    if (k->m->separate)
+        d->keeps = (Keeps){.logits = 1};
     if (k->m->unfused)
         d->keeps = (Keeps){.mask = 1, .scores = 1, .logits = 1, .drop_sent = 1, .recomputed_output = 1};
 }
