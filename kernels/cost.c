@@ -160,7 +160,7 @@ OPS(X)
 #define COST_linear_act_fwd cost_linear(d, h, x, w, bias), cost_act_fwd(d, a, h, kind)
 #define COST_linear_act_bwd_x cost_matmul(d, da, dy, 0, w, 0, 0), cost_act_bwd(d, dh, da, h, kind)
 #define COST_linear_bwd_w                                                                                    \
-    cost_matmul(d, dw, dy, 1, x, 0, 1);                                                                      \
+    cost_matmul(d, dw, dy, 1, x, 0, acc);                                                                    \
     if (db.rows)                                                                                             \
         cost_bias_bwd(d, db, dy)
 /* reads x once to round it, and once more for its largest magnitude unless the scale is delayed */

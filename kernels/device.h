@@ -298,12 +298,13 @@ typedef struct {
      *   kind  in             the activation */                                                              \
     X(linear_act_bwd_x, (Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActKind kind),                     \
       (d, dh, da, dy, w, h, kind))                                                                           \
-    /* dw += dy^T x, and db += column sums of dy.                                                            \
-     *   dw  in/out  [out, in]  real                                                                         \
-     *   db  in/out  [1, out]   real; absent: none                                                           \
-     *   dy  in      [T, out]   storage                                                                      \
-     *   x   in      [T, in]    storage */                                                                   \
-    X(linear_bwd_w, (Device *d, Mat dw, Mat db, Mat dy, Mat x), (d, dw, db, dy, x))                          \
+    /* dw = or += dy^T x, and db += column sums of dy.                                                       \
+     *   dw   in/out  [out, in]  real                                                                        \
+     *   db   in/out  [1, out]   real; absent: none                                                          \
+     *   dy   in      [T, out]   storage                                                                     \
+     *   x    in      [T, in]    storage                                                                     \
+     *   acc  in                 bool: dw += instead of = */                                                 \
+    X(linear_bwd_w, (Device *d, Mat dw, Mat db, Mat dy, Mat x, int acc), (d, dw, db, dy, x, acc))            \
     /* y = x times a scale, rounded to nearest even; what is too large becomes the largest number. Needs     \
      * a GPU of compute capability 8.9 or more. cols is a multiple of 16.                                    \
      *   y        out     [rows, cols]  bytes of FP8; NULL: none                                             \

@@ -47,9 +47,9 @@ static void note_act_bwd(Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActKin
     note(d, (Product){.op = PRODUCT_LINEAR_ACT_BWD_X, .mat = {dh, da, dy, w, h}, .kind = kind});
 }
 
-static void note_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x)
+static void note_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x, int acc)
 {
-    note(d, (Product){.op = PRODUCT_LINEAR_BWD_W, .mat = {dw, db, dy, x}});
+    note(d, (Product){.op = PRODUCT_LINEAR_BWD_W, .mat = {dw, db, dy, x}, .acc = !!acc});
 }
 
 static void note_fp8(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
@@ -199,7 +199,7 @@ void products_replay(const Products *p, Device *d, void *memory, size_t bytes)
         case PRODUCT_LINEAR_ACT_BWD_X:
             d->linear_act_bwd_x(d, m[0], m[1], m[2], m[3], m[4], (ActKind)q.kind);
             break;
-        case PRODUCT_LINEAR_BWD_W: d->linear_bwd_w(d, m[0], m[1], m[2], m[3]);  break;
+        case PRODUCT_LINEAR_BWD_W: d->linear_bwd_w(d, m[0], m[1], m[2], m[3], q.acc); break;
         case PRODUCT_FP8:    replay_fp8(&q, d, memory);                         break;
         }
     }

@@ -138,6 +138,7 @@ void data_close(Data *d)
         free(d->out[w].list);
     }
     free(d->token);
+    free(d->product);
     free(d->unit);
     free(d->bucket);
     *d = (Data){0};
@@ -278,15 +279,101 @@ void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments)
 
 /* ---- gradients ---- */
 
+void data_products(Data *d, GradProduct *product, int products)
+{
+    free(d->product);
+    d->product = product;
+    d->products = products;
+    for (int i = 1; i < products; i++)
+        BUG_ON(product[i].at < product[i - 1].at + product[i - 1].n);
+}
+
+/* The first product in a bucket, or after it. */
+static int first_product(const Data *d, int bucket)
+{
+    int low = 0, high = d->products;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (d->product[middle].bucket < bucket)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+void data_clear(const Data *d, int product)
+{
+    GradProduct *p = &d->product[product];
+    const Bucket *b = &d->bucket[p->bucket];
+    size_t size = dtype_size(d->real);
+    if (!p->there)
+        d->dev->zero(d->dev, b->grad ? b->grad + (size_t)(p->at - b->at) * size : NULL, (size_t)p->n * size);
+    p->there = 1;
+}
+
+/* Clears the products of a bucket that nothing was written to. */
+static void clear_rest(Data *d, int bucket)
+{
+    for (int i = first_product(d, bucket); i < d->products && d->product[i].bucket == bucket; i++)
+        data_clear(d, i);
+}
+
+/* Bytes [at, at + n) that are to be cleared in one go. */
+typedef struct { Device *dev; char *base; size_t at, n; } Clearing;
+
+static void clear_end(Clearing *c)
+{
+    if (c->n)
+        c->dev->zero(c->dev, c->base ? c->base + c->at : NULL, c->n);
+    c->n = 0;
+}
+
+static void clear_range(Clearing *c, size_t at, size_t n)
+{
+    if (n && c->at + c->n != at)
+        clear_end(c);
+    c->at = c->n ? c->at : at;
+    c->n += n;
+}
+
+/* Clears a bucket's whole gradient at byte `at`, but for its products, which have no value from now on. */
+static void clear_bucket(Data *d, Clearing *c, int bucket, size_t at)
+{
+    const Bucket *b = &d->bucket[bucket];
+    size_t size = dtype_size(d->real);
+    int64_t from = b->at;
+    for (int i = first_product(d, bucket); i < d->products && d->product[i].bucket == bucket; i++) {
+        GradProduct *p = &d->product[i];
+        clear_range(c, at + (size_t)(from - b->at) * size, (size_t)(p->at - from) * size);
+        from = p->at + p->n;
+        p->there = 0;
+    }
+    clear_range(c, at + (size_t)(from - b->at) * size, (size_t)(b->at + b->n - from) * size);
+}
+
+/* Clears the gradients of buckets [first, end), as far as they are kept for the whole step. */
+static void clear_buckets(Data *d, int first, int end)
+{
+    Clearing c = {.dev = d->dev, .base = d->grad.p};
+    size_t size = dtype_size(d->real);
+    for (int b = first; b < end; b++)
+        if (!grads_sharded(d))
+            clear_bucket(d, &c, b, (size_t)d->bucket[b].at * size);
+        else if (is_whole(d, b))
+            clear_bucket(d, &c, b, (size_t)d->bucket[b].own * size);
+        else
+            clear_range(&c, (size_t)d->bucket[b].own * size, (size_t)shard_length(d, b) * size);
+    clear_end(&c);
+}
+
 void data_begin(Data *d)
 {
-    int64_t resident = before(d, d->grad.sharded, d->resident), offloaded = d->grad.n[0] - resident;
-    size_t size = dtype_size(d->real);
-    d->dev->zero(d->dev, d->grad.p, (size_t)resident * size);
-    if (offloaded) {                        /* updates on the side stream may still read them */
+    int offloaded = data_first_offloaded(d);
+    clear_buckets(d, 0, offloaded);
+    if (offloaded < d->buckets) {           /* updates on the side stream may still read them */
         d->dev->side_begin(d->dev);
-        d->dev->zero(d->dev, d->grad.p ? d->grad.p + (size_t)resident * size : NULL,
-                     (size_t)offloaded * size);
+        clear_buckets(d, offloaded, d->buckets);
         d->cleared = d->dev->side_end(d->dev);
     }
     for (int b = 0; b < d->buckets; b++)
@@ -325,13 +412,15 @@ void data_enter(Data *d, int unit, GradPhase phase)
     if (d->out[!d->turn].unit == unit)     /* the two windows have room for different units only */
         finish(d, &d->out[!d->turn]);
     size_t bytes = unit_bytes(d, unit, phase, d->real);
-    char *start = window_start(d->out, d->turn, bytes), *at = start;
+    Clearing c = {.dev = d->dev, .base = window_start(d->out, d->turn, bytes)};
+    size_t at = 0;
     w->unit = unit;
     for (int b = next_window(d, unit, phase, -1); b >= 0; b = next_window(d, unit, phase, b)) {
-        d->bucket[b].grad = at;
-        at += at ? (size_t)d->bucket[b].n * dtype_size(d->real) : 0;
+        d->bucket[b].grad = c.base ? c.base + at : NULL;
+        clear_bucket(d, &c, b, at);
+        at += (size_t)d->bucket[b].n * dtype_size(d->real);
     }
-    d->dev->zero(d->dev, start, bytes);
+    clear_end(&c);
 }
 
 void data_reduce(Data *d, int unit, GradPhase phase)
@@ -346,6 +435,7 @@ void data_reduce(Data *d, int unit, GradPhase phase)
         if (sharded ? is_whole(d, b) : b == d->unit[unit].also)
             continue;
         BUG_ON(w->n == d->buckets + 1);
+        clear_rest(d, b);
         Comm *data = data_groups(d, b)->data, *shard = shard_of(d, b);
         char *mine = k->grad ? k->grad + (size_t)(shard->rank * n) * dtype_size(d->real) : NULL;
         Token t = d->stage == SHARD_NONE ? data->all_reduce(data, k->grad, k->n, d->real, OP_SUM)
@@ -384,6 +474,8 @@ void data_wait_grads(Data *d)
         Comm *c = data_groups(d, b)->copies;
         int64_t from, to;
         BUG_ON(!grads_sharded(d) && d->bucket[b].reduced != 1);
+        if (grads_sharded(d) && is_whole(d, b))     /* the other ones were reduced, and complete */
+            clear_rest(d, b);
         data_own(d, b, &from, &to);
         d->token[b] = 0;
         if (d->stage != SHARD_NONE)      /* SHARD_NONE's all-reduce has added over the copies */

@@ -88,6 +88,14 @@ typedef struct {
     Transfer *list;            /* [buckets + 1] */
 } UnitWindow;
 
+/* Flat elements [at, at + n) of a bucket, whose gradient comes from matrix products: it is not cleared when a
+ * step begins, the first product overwrites it. */
+typedef struct {
+    int64_t at, n;
+    int bucket;
+    char there;                /* bool: the gradient has a value in this step, or in this window */
+} GradProduct;
+
 typedef struct {
     Sharding stage;
     Device *dev;
@@ -101,6 +109,8 @@ typedef struct {
     Bucket *bucket;            /* [buckets] in the order of the forward */
     Unit *unit;                /* [units] */
     int tied;                  /* the bucket that another stage has too; -1: none */
+    int products;              /* entries of product */
+    GradProduct *product;      /* [products] in the order of `at` */
     int64_t resident;          /* masters and moments of elements [0, resident) lie on the device */
     Arena *mapped;             /* host memory for the masters and moments of the others */
     int64_t cleared;           /* ticket of the zeroing of offloaded gradients; 0: as above */
@@ -131,6 +141,13 @@ void data_close(Data *d);
 /* Sets or replaces the units, before data_layout.
  *   unit     in  [units]    on the heap, d's from now on */
 void data_units(Data *d, Unit *unit, int units);
+
+/* Says which gradients come from products, before data_layout. In a step each is cleared only where it was
+ * asked for with data_clear, or nothing was written to it.
+ *   product  in  [products]  in the order of `at`; on the heap, d's from now on */
+void data_products(Data *d, GradProduct *product, int products);
+/* Clears the gradient of a product that has no value yet: what comes next adds to it. */
+void data_clear(const Data *d, int product);
 
 /* Moves masters and moments of the last buckets to host memory, before data_layout. Weights that are their
  * own masters stay on the device.

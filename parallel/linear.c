@@ -104,17 +104,20 @@ void linear_bwd_x(Device *d, Arena *scratch, Mat dx, Mat dy, Mat w, Precision p)
     arena_reset(scratch, mark);
 }
 
-void linear_bwd_w(Device *d, Arena *scratch, Mat dw, Mat db, Mat dy, Mat x, Precision p)
+void linear_bwd_w(Device *d, Arena *scratch, Sum dw, Mat db, Mat dy, Mat x, Precision p)
 {
     size_t mark = scratch->used;
     if (!dy.rows)
         return;
+    int acc = !dw.there || *dw.there;
+    if (dw.there)
+        *dw.there = 1;
     if (!p.fp8) {
-        d->linear_bwd_w(d, dw, db, dy, x);
+        d->linear_bwd_w(d, dw.m, db, dy, x, acc);
         return;
     }
     Mat8 dyt8 = cast(d, scratch, dy, 1, p.dy, E5M2, p), xt8 = cast(d, scratch, x, 1, p.x, E4M3, p);
-    d->fp8_matmul(d, dw, dyt8, xt8, (Mat){.type = dw.type}, 1);
+    d->fp8_matmul(d, dw.m, dyt8, xt8, (Mat){.type = dw.m.type}, acc);
     arena_reset(scratch, mark);
     if (db.rows)
         d->bias_bwd(d, db, dy);

@@ -22,6 +22,10 @@ typedef struct {
     Fp8Weight *kept;           /* copies that outlive the call; NULL: each call makes its own */
 } Precision;
 
+/* A gradient that products add to. there: bool: it has a value; where not, the first product overwrites
+ * it and sets there; NULL: it has one. */
+typedef struct { Mat m; char *there; } Sum;
+
 /* The right-hand factor of a product of rows, which may come block by block: y = x w^T + b (forward), or
  * y = x w. The FP8 copy of w is made once; one that is not kept lies in the scratch of linear_factor until
  * that is reset. */
@@ -49,7 +53,7 @@ void linear_act_fwd(Device *d, Arena *scratch, Mat a, Mat h, Mat x, Mat w, Mat b
 /* dx [T, in] = dy [T, out] w [out, in] */
 void linear_bwd_x(Device *d, Arena *scratch, Mat dx, Mat dy, Mat w, Precision p);
 /* dw [out, in] += dy [T, out]^T x [T, in], db [1, out] += column sums of dy; db absent: dw alone */
-void linear_bwd_w(Device *d, Arena *scratch, Mat dw, Mat db, Mat dy, Mat x, Precision p);
+void linear_bwd_w(Device *d, Arena *scratch, Sum dw, Mat db, Mat dy, Mat x, Precision p);
 /* Takes as much of scratch as any product with w of up to `rows` rows takes, and gives it back: for rows of
  * experts, of which a counting run has others than a step. */
 void linear_reserve(Arena *scratch, int64_t rows, Mat w, Precision p);

@@ -149,7 +149,7 @@ TensorSum column_linear_bwd_x(Device *d, const TensorGroup *g, Arena *scratch, M
     return g->overlap ? (TensorSum){0} : tensor_sum(g, dx, room);
 }
 
-void tensor_bwd_w(Device *d, Arena *scratch, Mat dw, Mat dy, Mat x, Mat db, Mat dyb, Precision p)
+void tensor_bwd_w(Device *d, Arena *scratch, Sum dw, Mat dy, Mat x, Mat db, Mat dyb, Precision p)
 {
     int whole = dyb.rows == dy.rows;   /* no: a row linear's bias with sequence parallelism */
     linear_bwd_w(d, scratch, dw, whole ? db : (Mat){.type = db.type}, dy, x, p);

@@ -118,5 +118,5 @@ void tensor_xent(Device *d, const TensorGroup *g, Arena *scratch, Mat loss, Mat 
  *   db       in/out           shape of b; or absent
  *   dyb      in   [T or R, ..]  dy; for a row linear this rank's rows of it, or absent. With sequence
  *                             parallelism such a db is summed over tp with the gradients of the norms */
-void tensor_bwd_w(Device *d, Arena *scratch, Mat dw, Mat dy, Mat x, Mat db, Mat dyb, Precision p);
+void tensor_bwd_w(Device *d, Arena *scratch, Sum dw, Mat dy, Mat x, Mat db, Mat dyb, Precision p);
 #endif

@@ -123,10 +123,10 @@ void cuda_linear_act_bwd_x(Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActK
 }
 
 /* The library overwrites the bias gradient: it goes to a vector, which is then added to db. */
-void cuda_linear_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x)
+void cuda_linear_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x, int acc)
 {
     Lt *lt = cuda_of(d)->lt;
-    LtProduct q = product(d, dw, dy, 1, x, 0, 1), plain = q;
+    LtProduct q = product(d, dw, dy, 1, x, 0, acc), plain = q;
     if (db.p && dy.rows && dw.rows && dw.cols) {
         BUG_ON(db.cols != dy.cols || db.type != d->real || dw.type != d->real);
         q.epilogue = CUBLASLT_EPILOGUE_BGRADB;
@@ -137,7 +137,7 @@ void cuda_linear_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x)
             return;
         }
     }
-    cuda_matmul(d, dw, dy, 1, x, 0, 1);
+    cuda_matmul(d, dw, dy, 1, x, 0, acc);
     if (db.p)
         d->bias_bwd(d, db, dy);
 }

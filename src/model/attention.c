@@ -217,9 +217,9 @@ static void project_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dqk
 static void weights_bwd(Model *m, int part, LayerActs *a, LayerGrads *g, Mat x, Mat dy)
 {
     const Params *w = m->params;
-    tensor_bwd_w(m->dev, &m->scratch, params_grad(w, part, P_PROJ), dy, a->o, params_grad(w, part, P_PROJB),
+    tensor_bwd_w(m->dev, &m->scratch, params_sum(w, part, P_PROJ), dy, a->o, params_grad(w, part, P_PROJB),
                  g->proj, model_precision(m, part, LINEAR_PROJ));
-    tensor_bwd_w(m->dev, &m->scratch, params_grad(w, part, P_QKV), g->qkv, x, params_grad(w, part, P_QKVB),
+    tensor_bwd_w(m->dev, &m->scratch, params_sum(w, part, P_QKV), g->qkv, x, params_grad(w, part, P_QKVB),
                  g->qkv, model_precision(m, part, LINEAR_QKV));
 }
 

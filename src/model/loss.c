@@ -7,7 +7,7 @@
  * al. 2024, arXiv:2410.10989, sec 3.2, fuse likewise.) */
 #include "model.h"
 
-typedef struct { int part; Mat w, dw; } Head;
+typedef struct { int part; Mat w; Sum dw; } Head;
 
 /* Rows [first, first + n) of the R rows of this rank. With sequence parallelism the same rows of every
  * tensor rank are in the slice: N rows of T. */
@@ -25,9 +25,8 @@ static Head head_of(const Model *m, int part, int backward)
     int owner;
     ParamId id;
     params_head(m->params, &owner, &id);
-    Mat none = {.type = m->dim.real};
     return (Head){part, params_weight(m->params, owner, id),
-                  backward ? params_grad(m->params, owner, id) : none};
+                  backward ? params_sum(m->params, owner, id) : (Sum){.there = NULL}};
 }
 
 static void final_norm(Model *m, int part, Mat y, Mat stats, Mat x)

@@ -76,9 +76,9 @@ void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a)
 static void weights_bwd(Model *m, int part, LayerActs *a, LayerGrads *g, Mat x, Mat dy, Mat dh)
 {
     const Params *w = m->params;
-    tensor_bwd_w(m->dev, &m->scratch, params_grad(w, part, P_FC2), dy, a->a, params_grad(w, part, P_FC2B),
+    tensor_bwd_w(m->dev, &m->scratch, params_sum(w, part, P_FC2), dy, a->a, params_grad(w, part, P_FC2B),
                  g->fc2, model_precision(m, part, LINEAR_FC2));
-    tensor_bwd_w(m->dev, &m->scratch, params_grad(w, part, P_FC1), dh, x, params_grad(w, part, P_FC1B), dh,
+    tensor_bwd_w(m->dev, &m->scratch, params_sum(w, part, P_FC1), dh, x, params_grad(w, part, P_FC1B), dh,
                  model_precision(m, part, LINEAR_FC1));
 }
 

@@ -206,11 +206,11 @@ static void expert_bwd(Model *m, int part, int e, int first, const Round *r, Mat
         d->matmul(d, di, gi, 0, bias, 1, 1);
     d->scale_rows(d, da, da, weight);
     d->scale_rows(d, a, a, weight);
-    linear_bwd_w(d, &m->scratch, params_expert_grad(w, part, P_EFC2, e), none, gi, a, fc2);
+    linear_bwd_w(d, &m->scratch, params_expert_sum(w, part, P_EFC2, e), none, gi, a, fc2);
     if (bias.rows)
         d->matmul(d, params_expert_grad(w, part, P_EFC2B, e), mat_rows(r->narrow, from, n), 1, gi, 0, 1);
     d->act_bwd(d, dh, da, h, (ActKind)m->cfg->activation);
-    linear_bwd_w(d, &m->scratch, params_expert_grad(w, part, P_EFC1, e),
+    linear_bwd_w(d, &m->scratch, params_expert_sum(w, part, P_EFC1, e),
                  params_expert_grad(w, part, P_EFC1B, e), dh, x, fc1);
     linear_bwd_x(d, &m->scratch, mat_rows(dx, from, n), dh, params_expert_weight(w, part, P_EFC1, e), fc1);
     arena_reset(&m->scratch, mark);

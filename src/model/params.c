@@ -270,6 +270,34 @@ static int find_part(const Params *p, PartKind kind)
     return -1;
 }
 
+static int by_place(const void *a, const void *b)
+{
+    int64_t x = ((const GradProduct *)a)->at, y = ((const GradProduct *)b)->at;
+    return (x > y) - (x < y);
+}
+
+/* Lists the parameters whose gradients come from products. The word embedding is one because of a head
+ * that is tied to it; before the embedding itself adds, a gradient without a value is cleared. */
+static void list_products(Params *p)
+{
+    static const ParamId ids[] = {P_WTE, P_QKV, P_PROJ, P_FC1, P_FC2, P_SFC1, P_SFC2, P_EFC1, P_EFC2, P_HEAD};
+    GradProduct *list = xcalloc((size_t)p->nparam + 1, sizeof *list);
+    int n = 0;
+    for (int i = 0; i < p->nparam; i++) {
+        const Param *t = &p->param[i];
+        for (size_t k = 0; k < sizeof ids / sizeof *ids; k++)
+            if (t->id == ids[k])
+                list[n++] = (GradProduct){.at = t->offset, .n = t->n, .bucket = t->bucket};
+    }
+    qsort(list, (size_t)n, sizeof *list, by_place);
+    for (int i = 0; i < p->nparam; i++) {
+        GradProduct key = {.at = p->param[i].offset};
+        const GradProduct *at = bsearch(&key, list, (size_t)n, sizeof *list, by_place);
+        p->param[i].product = at ? (int)(at - list) : -1;
+    }
+    data_products(&p->data, list, n);
+}
+
 void params_open(Params *p, const Config *cfg, Grid *grid, const Placement *pl)
 {
     int pp = grid->index[AXIS_PP], buckets, tied = -1;
@@ -300,6 +328,7 @@ void params_open(Params *p, const Config *cfg, Grid *grid, const Placement *pl)
             tied = p->param[i].bucket;
     data_open(&p->data, (Sharding)cfg->data_parallel_sharding_strategy, grid, p->type, p->real, bucket,
               buckets, tied);
+    list_products(p);
     PartRange *unit = xcalloc((size_t)p->nparts + 1, sizeof *unit);
     for (int i = 0; i < p->nparts; i++)
         unit[i] = (PartRange){i, 1};

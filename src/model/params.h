@@ -22,6 +22,7 @@
 #define PARAMS_H
 #include "config.h"
 #include "data.h"
+#include "linear.h"
 #include "placement.h"
 
 typedef enum { PART_EMBEDDING, PART_LAYER, PART_HEAD } PartKind;
@@ -127,6 +128,7 @@ typedef struct {
     int64_t number;                  /* place in the model's order, with gaps; same on every rank */
     int copy;                        /* bool: another rank owns the tensor; not counted, not saved */
     int bucket;                      /* index in Params.data */
+    int product;                     /* index in Params.data.product; -1: none */
     char name[96];                   /* the checkpoint's: "decoder.layers.3.mlp.linear_fc1.weight" */
     int ndim;                        /* 1 or 2 */
     int64_t segment[MAX_SEGMENTS];   /* global rows of each segment, unused ones 0 */
@@ -197,9 +199,13 @@ void params_refresh(Params *p, Device *d);
  * else BUG. */
 Mat params_weight(const Params *p, int part, ParamId id);
 Mat params_grad(const Params *p, int part, ParamId id);
+/* The gradient of a tensor whose gradient comes from products. Where such a gradient has no value yet
+ * params_grad clears it. */
+Sum params_sum(const Params *p, int part, ParamId id);
 /* The same of this rank's expert i, 0 <= i < p->experts. */
 Mat params_expert_weight(const Params *p, int part, ParamId id, int i);
 Mat params_expert_grad(const Params *p, int part, ParamId id, int i);
+Sum params_expert_sum(const Params *p, int part, ParamId id, int i);
 
 /* The part and id of the output layer's weight: the head's own, the head's copy of the token embedding,
  * or the embedding part's. *part is -1 when this rank has no head. */

@@ -26,11 +26,27 @@ static Mat view(const Params *p, int part, ParamId id, int expert, int gradient)
     return t->ndim == 1 ? mat(at, 1, t->n, type) : mat(at, t->local_rows, t->local_cols, type);
 }
 
+/* A gradient that anything may add to. */
+static Mat added(const Params *p, int part, ParamId id, int expert)
+{
+    int i = p->part[part].param[id];
+    if (i >= 0 && p->param[i + expert].product >= 0)
+        data_clear(&p->data, p->param[i + expert].product);
+    return view(p, part, id, expert, 1);
+}
+
 Mat params_weight(const Params *p, int part, ParamId id) { return view(p, part, id, 0, 0); }
-Mat params_grad(const Params *p, int part, ParamId id) { return view(p, part, id, 0, 1); }
+Mat params_grad(const Params *p, int part, ParamId id) { return added(p, part, id, 0); }
+Sum params_sum(const Params *p, int part, ParamId id) { return params_expert_sum(p, part, id, 0); }
 
 Mat params_expert_weight(const Params *p, int part, ParamId id, int i) { return view(p, part, id, i, 0); }
-Mat params_expert_grad(const Params *p, int part, ParamId id, int i) { return view(p, part, id, i, 1); }
+Mat params_expert_grad(const Params *p, int part, ParamId id, int i) { return added(p, part, id, i); }
+Sum params_expert_sum(const Params *p, int part, ParamId id, int i)
+{
+    int product = p->param[p->part[part].param[id] + i].product;
+    BUG_ON(product < 0);
+    return (Sum){view(p, part, id, i, 1), &p->data.product[product].there};
+}
 
 /* Turns flat elements [*from, *to) into elements of t. */
 static void within(const Param *t, int64_t *from, int64_t *to)

@@ -207,6 +207,6 @@ void router_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dweight, Ma
     d->matmul(d, dx, narrow, 0, params_weight(w, part, P_ROUTER), 0, jitter.jitter <= 0);
     if (jitter.jitter > 0)
         d->dropout_fwd(d, dln, dx, dln, &jitter);
-    d->linear_bwd_w(d, params_grad(w, part, P_ROUTER), none, narrow, x);
+    d->linear_bwd_w(d, params_grad(w, part, P_ROUTER), none, narrow, x, 1);
     arena_reset(&m->scratch, mark);
 }

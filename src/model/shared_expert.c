@@ -72,7 +72,7 @@ static void gate_bwd(Model *m, int part, LayerActs *a, const Shared *s, Mat g, M
     d->row_dots(d, dgate, dy, s->y);
     d->route_bwd(d, dlogit, dgate, s->logit, s->choice, none, &gate_routing);
     d->copy(d, gate, dlogit);
-    d->linear_bwd_w(d, params_grad(m->params, part, P_SGATE), none, gate, a->ln2);
+    d->linear_bwd_w(d, params_grad(m->params, part, P_SGATE), none, gate, a->ln2, 1);
     d->scale_rows(d, g, dy, s->gate);
 }
 
@@ -95,8 +95,8 @@ void shared_expert_bwd(Model *m, int part, LayerActs *a, Mat dy, SharedGrads out
                              (ActKind)m->cfg->activation, fc2);
     TensorRows x = tensor_gather(t, &m->scratch, a->ln2);
     TensorSum sum = column_linear_bwd_x(d, t, &m->scratch, out.dx, dh, params_weight(w, part, P_SFC1), fc1);
-    tensor_bwd_w(d, &m->scratch, params_grad(w, part, P_SFC2), all, s.a, none, none, fc2);
-    tensor_bwd_w(d, &m->scratch, params_grad(w, part, P_SFC1), dh, tensor_gathered(t, x), none, none, fc1);
+    tensor_bwd_w(d, &m->scratch, params_sum(w, part, P_SFC2), all, s.a, none, none, fc2);
+    tensor_bwd_w(d, &m->scratch, params_sum(w, part, P_SFC1), dh, tensor_gathered(t, x), none, none, fc1);
     tensor_wait(t, sum);
     arena_reset(&m->scratch, mark);
 }

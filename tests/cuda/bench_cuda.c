@@ -177,12 +177,12 @@ CASE(linear_bwd_x) { b->d.matmul(&b->d, b->dx, b->a, 0, b->w, 0, 0); COUNT(0, la
 static Mat weight_gradient(const Bench *b) { return mat(b->master, b->F, b->H, F32); }
 CASE(linear_bwd_w)
 {
-    b->d.linear_bwd_w(&b->d, weight_gradient(b), (Mat){.type = F32}, b->a, b->x);
+    b->d.linear_bwd_w(&b->d, weight_gradient(b), (Mat){.type = F32}, b->a, b->x, 1);
     COUNT(0, layer_flops(b));
 }
 CASE(linear_bwd_wb)
 {
-    b->d.linear_bwd_w(&b->d, weight_gradient(b), mat(b->m, 1, b->F, F32), b->a, b->x);
+    b->d.linear_bwd_w(&b->d, weight_gradient(b), mat(b->m, 1, b->F, F32), b->a, b->x, 1);
     COUNT(0, layer_flops(b));
 }
 CASE(gelu_linear_fwd)

@@ -184,18 +184,19 @@ static void test_feed_forward(void)
     }
 }
 
-/* Weight and bias gradients, which are added to the values before. */
+/* Weight and bias gradients, which are added to the values before, or overwrite those of weights. */
 static void test_weights(void)
 {
     uint64_t s = 3000;
     for (int i = 0; i < 60; i++) {
         Dtype t = storage[i % 3];
         int64_t T = draw_size(&s), K = draw_size(&s), N = draw_size(&s);
-        int with = (int)draw(&s, 3) > 0;
+        int with = (int)draw(&s, 3) > 0, acc = i % 4 > 0;
         Pair x = pair_open(T, K, 0, 0, t, 10 * s, 1), dy = pair_open(T, N, 0, 0, t, 10 * s + 1, 1);
-        Pair dw = pair_open(N, K, 0, 0, F32, 10 * s + 2, 1), db = pair_open(1, N, 0, 0, F32, 10 * s + 3, 1);
-        cpu.linear_bwd_w(&cpu, dw.host, with ? db.host : none, dy.host, x.host);
-        gpu.linear_bwd_w(&gpu, dw.dev, with ? db.dev : none, dy.dev, x.dev);
+        Pair dw = pair_open(N, K, 0, 0, F32, 10 * s + 2, acc ? 1 : NAN);
+        Pair db = pair_open(1, N, 0, 0, F32, 10 * s + 3, 1);
+        cpu.linear_bwd_w(&cpu, dw.host, with ? db.host : none, dy.host, x.host, acc);
+        gpu.linear_bwd_w(&gpu, dw.dev, with ? db.dev : none, dy.dev, x.dev, acc);
         double ew = difference(&dw), eb = difference(&db);
         CHECK(ew <= tolerance(F32, T), "%s T %lld in %lld out %lld: dw is off by %g", dtype_name(t),
               (long long)T, (long long)K, (long long)N, ew);
@@ -344,7 +345,7 @@ static void test_layer_fp8(void)
     Precision p = {x.scale, w.scale, dy.scale, .fp8 = 1};
     linear_fwd(&gpu, &scratch, y.dev, x.x.dev, w.x.dev, b.dev, p);
     linear_bwd_x(&gpu, &scratch, dx.dev, dy.x.dev, w.x.dev, p);
-    linear_bwd_w(&gpu, &scratch, dw.dev, db.dev, dy.x.dev, x.x.dev, p);
+    linear_bwd_w(&gpu, &scratch, (Sum){dw.dev, NULL}, db.dev, dy.x.dev, x.x.dev, p);
     CHECK(scratch.used == 0, "scratch was not given back");
     for (int64_t t = 0; t < T; t++) {
         for (int64_t o = 0; o < OUT; o++)
@@ -465,7 +466,7 @@ static void test_tune(void)
     for (int i = 0; i < 3; i++) {
         counting.matmul(&counting, c, a, 0, b, 1, 1);
         counting.linear(&counting, c, a, b, i == 2 ? none : bias);
-        counting.linear_bwd_w(&counting, mat(NULL, 41, 53, F32), bias, mat(NULL, 37, 41, BF16), a);
+        counting.linear_bwd_w(&counting, mat(NULL, 41, 53, F32), bias, mat(NULL, 37, 41, BF16), a, 1);
     }
     CHECK(p.n == 4, "%lld products of 4 shapes", (long long)p.n);
     cuda_tune(&gpu, &p, &known, 8, memory, bytes);
@@ -518,7 +519,7 @@ static void test_pays(void)
     products_watch(&counting, &p);
     counting.linear_act_fwd(&counting, y, y, x, w, b, ACT_GELU_TANH);
     counting.linear_act_bwd_x(&counting, x, x, y, w, x, ACT_GELU_TANH);
-    counting.linear_bwd_w(&counting, mat(NULL, OUT, IN, F32), mat(NULL, 1, OUT, F32), y, x);
+    counting.linear_bwd_w(&counting, mat(NULL, OUT, IN, F32), mat(NULL, 1, OUT, F32), y, x, 1);
     for (int slow = 0; slow < 2; slow++) {
         Algorithms list = {0};
         cuda_open(&timed, F32, 0);

@@ -381,7 +381,7 @@ static void case_none(Bench *b)
     Mat real = mat(NULL, 0, 1, dw.type);
     b->d->linear(b->d, y, x, w, bias);
     b->d->matmul(b->d, x, y, 0, w, 0, (int)draw(b, 0, 1));
-    b->d->linear_bwd_w(b->d, dw, db, y, x);
+    b->d->linear_bwd_w(b->d, dw, db, y, x, 1);
     b->d->act_fwd(b->d, y, h, kind);
     b->d->act_bwd(b->d, h, y, h, kind);
     b->d->linear_act_fwd(b->d, y, h, x, wh, none, kind);

@@ -361,8 +361,8 @@ static void check_none(Device *d, Dtype t)
         d->matmul(d, dx0, y0, 0, w, 0, 0);
         d->matmul(d, dx0, y0, 0, w, 0, 1);
         d->matmul(d, dw, y0, 1, x0, 0, 1);
-        d->linear_bwd_w(d, dw, db, y0, x0);
-        d->linear_bwd_w(d, dw, none, y0, x0);
+        d->linear_bwd_w(d, dw, db, y0, x0, 1);
+        d->linear_bwd_w(d, dw, none, y0, x0, 1);
         d->bias_bwd(d, db, y0);
         for (ActKind kind = ACT_GELU; kind <= ACT_SQUARED_RELU; kind++) {
             Mat hk = mat_cols(h0, 0, act_width(kind, OUT)), wk = mat_rows(wh, 0, hk.cols);

@@ -183,9 +183,9 @@ static void roof_linear_act_bwd_x(Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat 
         d->act_bwd(d, dh, da, h, kind);
 }
 
-static void roof_linear_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x)
+static void roof_linear_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x, int acc)
 {
-    roof_matmul(d, dw, dy, 1, x, 0, 1);
+    roof_matmul(d, dw, dy, 1, x, 0, acc);
     if (db.rows)
         d->bias_bwd(d, db, dy);
 }

@@ -294,9 +294,9 @@ void FN(cpu_linear_act_bwd_x)(Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat h, A
     d->act_bwd(d, dh, da, h, kind);
 }
 
-void FN(cpu_linear_bwd_w)(Device *d, Mat dw, Mat db, Mat dy, Mat x)
+void FN(cpu_linear_bwd_w)(Device *d, Mat dw, Mat db, Mat dy, Mat x, int acc)
 {
-    d->matmul(d, dw, dy, 1, x, 0, 1);
+    d->matmul(d, dw, dy, 1, x, 0, acc);
     if (db.p)
         d->bias_bwd(d, db, dy);
 }
