@@ -1,5 +1,6 @@
 /* bubble_print -- a bubble table as text, JSON and CSV */
 #define _GNU_SOURCE
+#include "bound.h"
 #include "bubble.h"
 #include "base.h"
 #include "json_number.h"
@@ -15,6 +16,9 @@ static double most_of(const Cell *c)
         most = fmax(most, c->peak[r]);
     return most;
 }
+
+/* The ms that no order of the cell's stages that holds no more can beat. */
+static double bound_of(const Cell *c) { return step_bound(&c->shape, most_of(c)); }
 
 /* ---- text ---- */
 
@@ -64,13 +68,13 @@ static void print_head(FILE *f, int show, int width)
     if (show & SHOW_LABEL)
         fprintf(f, "%-*s  ", width, "");
     fprintf(f, "%-11s %3s %2s %4s  %-27s |  step, ms", "", "", "", "", "F, D, W, message, ms");
-    fprintf(f, show & SHOW_MEASURED ? "%29s" : "%5s", "");
+    fprintf(f, show & SHOW_MEASURED ? "%37s" : "%13s", "");
     fprintf(f, "|  rate, %%%*s", 6 * ((show & SHOW_MEASURED) > 0) + 7 * ((show & SHOW_CLOSED) > 0) +
                                   18 * ((show & SHOW_PUBLISHED) > 0), "");
     fprintf(f, "|  of the step, %%\n");
     if (show & SHOW_LABEL)
         fprintf(f, "%-*s  ", width, "row");
-    fprintf(f, "%-11s %3s %2s %4s  %-27s | %10s", "schedule", "p", "v", "m", "", "simulated");
+    fprintf(f, "%-11s %3s %2s %4s  %-27s | %10s %7s", "schedule", "p", "v", "m", "", "simulated", "above");
     if (show & SHOW_MEASURED)
         fprintf(f, " %10s %6s %10s", "measured", "%", "spread, %");
     fprintf(f, "  | %6s", "sim.");
@@ -100,6 +104,7 @@ static void print_cell(FILE *f, const Cell *c, int show, int width)
         fprintf(f, "%-*s  ", width, c->label ? c->label : "");
     fprintf(f, "%-11s %3d %2d %4d  %-27s | %10.2f", bubble_name(c, name), c->shape.p, c->shape.v, c->shape.m,
             all, c->span);
+    put_share(f, c->span / bound_of(c) - 1, 7);
     if (show & SHOW_MEASURED && c->steps)
         fprintf(f, " %10.2f %+6.2f %4.2f of %2d", c->measured_span, 100 * (c->measured_span / c->span - 1),
                 100 * (c->most - c->least) / c->measured_span, c->steps);
@@ -138,7 +143,8 @@ void bubble_print(FILE *f, const Table *t)
     }
     fprintf(f, "\nrate: (cost - m T) / cost, T = F + D + W of a microbatch on the slowest rank, cost = the "
                "longest over ranks of last end - first start\n(arXiv:2401.10241); of the step: cost = last "
-               "end - first start of all ranks. peak: activations of the fullest rank, in microbatches.\n");
+               "end - first start of all ranks. peak: activations of the fullest rank, in microbatches.\n"
+               "above: %% above a bound that no order of these stages that holds no more can beat\n");
     if (show & SHOW_MEASURED)
         fprintf(f, "measured: the step in the middle of some; spread: slowest - fastest. Furthest from the "
                 "simulated step: %.2f %%\n", 100 * worst);
@@ -177,6 +183,8 @@ void bubble_json(FILE *f, const Table *t)
             json_array_append_new(peak, json_number(c->peak[r]));
         for (int k = 0; k < TIMES; k++)
             json_object_set_new(j, bubble_time_name[k], times_json(&c->time[k]));
+        json_object_set_new(j, "simulated_ms", json_number(c->span));
+        json_object_set_new(j, "lower_bound_ms", json_number(bound_of(c)));
         json_object_set_new(j, "measured", rates_json(&c->measured));
         json_object_set_new(j, "simulated", rates_json(&c->simulated));
         json_object_set_new(j, "closed_form", rates_json(&c->closed_form));

@@ -1,5 +1,6 @@
 /* train schedule -- instruction lists of a configuration: checked, simulated, printed, drawn; trains
  * nothing */
+#include "bound.h"
 #include "commands.h"
 #include "config_table.h"
 #include "custom.h"
@@ -98,14 +99,23 @@ static void view_close(View *v)
 /* Returns where the times of the simulation and of a schedule search come from. */
 static const char *source(const View *v) { return v->timed ? "clock" : v->own.cost[0] ? "flops" : "equal"; }
 
+static double peak_of(const View *v)
+{
+    double most = 0;
+    for (int r = 0; r < v->shape.p; r++)
+        most = v->sim.peak[r] > most ? v->sim.peak[r] : most;
+    return most;
+}
+
+/* The time that no order of these stages that holds no more can beat. */
+static double bound_of(const View *v) { return step_bound(&v->shape, peak_of(v)); }
+
 static char *title_of(const View *v)
 {
     const PipeShape *s = &v->shape;
-    double least = v->sim.peak[0], most = least;
-    for (int r = 1; r < s->p; r++) {
+    double least = v->sim.peak[0], most = peak_of(v);
+    for (int r = 1; r < s->p; r++)
         least = v->sim.peak[r] < least ? v->sim.peak[r] : least;
-        most = v->sim.peak[r] > most ? v->sim.peak[r] : most;
-    }
     char *peak = least < most ? xasprintf("%g to %g", least, most) : xasprintf("%g", most);
     char *title = xasprintf("%s, %d rank%s x %d chunk%s, %d microbatch%s: time %g%s, bubble %.1f %% (of the "
                             "step %.1f %%), peak activations %s",
@@ -132,6 +142,12 @@ static void print_instr(const Instr *i, int v)
     printf("%s%d", i->op > I_W ? short_name[i->op] : instr_info[i->op].letters, i->mb);
     if (v > 1)
         printf(".%d", i->chunk);
+}
+
+/* Whether the schedule's order depends on the times, but a run gives it none. */
+static int varies(const PipeShape *s)
+{
+    return s->kind == SCHEDULE_ZB_V || s->kind == SCHEDULE_V_HALF || s->kind == SCHEDULE_V_MIN;
 }
 
 static void print_text(const View *v)
@@ -165,6 +181,11 @@ static void print_text(const View *v)
         run_costs_print(stdout, &v->shape);
         printf("\n");
     }
+    if (v->timed && varies(&v->shape))
+        printf("the order is chosen for the times of clock_*; a run's is that of equal times, or this one "
+               "with --csv FILE and pipeline_schedule=custom\n");
+    printf("bound: no order of these stages that holds no more takes less than %g%s; this one takes %.2f %% "
+           "more\n", bound_of(v), v->timed ? " ms" : "", 100 * (v->sim.makespan / bound_of(v) - 1));
     printf("checked: %ld instructions, every message paired, no deadlock; hash %016llx\n", all,
            (unsigned long long)schedules_hash(&v->set));
 }
@@ -184,8 +205,9 @@ static json_t *as_json(const View *v)
         json_array_append_new(ranks, list);
         json_array_append_new(peak, json_number(v->sim.peak[r]));
     }
-    return json_pack("{s:o s:o s:o s:o s:o s:o}", "ranks", ranks, "makespan", json_number(v->sim.makespan),
-                     "rate", json_number(v->sim.rate), "step_rate", json_number(v->sim.step_rate),
+    return json_pack("{s:o s:o s:o s:o s:o s:o s:o}", "ranks", ranks, "makespan",
+                     json_number(v->sim.makespan), "lower_bound", json_number(bound_of(v)), "rate",
+                     json_number(v->sim.rate), "step_rate", json_number(v->sim.step_rate),
                      "peak_activations", peak, "costs", run_costs_json(&v->shape, source(v)));
 }
 

@@ -94,8 +94,11 @@ static void closed_forms(void)
         CHECK((rank >= 0) == json_is_object(closed), "%s p %d v %d m %d: closed form or none", name, p, v, m);
         CHECK(json_is_null(json_object_get(c, "measured")) &&
                   json_array_size(json_object_get(c, "peak_activations")) == (size_t)p &&
-                  json_object_size(c) == 12,
+                  json_object_size(c) == 14,
               "%s p %d v %d m %d: a cell's parts", name, p, v, m);
+        CHECK(number(c, "lower_bound_ms") > 0 &&
+                  number(c, "lower_bound_ms") <= number(c, "simulated_ms") * (1 + 1e-12),
+              "%s p %d v %d m %d: bound", name, p, v, m);
         if (rank < 0)
             continue;
         known++;

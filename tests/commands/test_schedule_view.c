@@ -68,7 +68,7 @@ static void json_of(int kind, int p, int m, double overhead, double peak)
     CHECK(run(options) == 0, "%s: %s", options, contents("err"));
     json_t *j = json_loads(contents("out"), JSON_REJECT_DUPLICATES, NULL);
     json_t *ranks = json_object_get(j, "ranks"), *peaks = json_object_get(j, "peak_activations");
-    CHECK(j && json_object_size(j) == 6 && json_array_size(ranks) == (size_t)p &&
+    CHECK(j && json_object_size(j) == 7 && json_array_size(ranks) == (size_t)p &&
               json_array_size(peaks) == (size_t)p,
           "%s: shape of the JSON", schedule_name(kind));
     const json_t *costs = json_object_get(j, "costs");
@@ -77,6 +77,9 @@ static void json_of(int kind, int p, int m, double overhead, double peak)
           "%s: costs", schedule_name(kind));
     double makespan = json_number_value(json_object_get(j, "makespan")), most = 0;
     double step_rate = json_number_value(json_object_get(j, "step_rate"));
+    double bound = json_number_value(json_object_get(j, "lower_bound"));
+    CHECK(bound > 2 * m && bound <= makespan * (1 + 1e-12), "%s: bound %g of %g", schedule_name(kind), bound,
+          makespan);
     CHECK(fabs(makespan - 3 * m - overhead) < 1e-9, "%s: makespan %g", schedule_name(kind), makespan);
     CHECK(fabs(step_rate - overhead / makespan) < 1e-12, "%s: step_rate %g", schedule_name(kind), step_rate);
     CHECK(json_number_value(json_object_get(j, "rate")) <= step_rate, "%s: rate", schedule_name(kind));
