@@ -87,12 +87,19 @@ struct Warp {
     char lanes[2][32 * EMULATION_LANE_BYTES];
 };
 
+/* A barrier of some threads: how many it is of, how many wait, and which lanes of each warp. */
+struct Some { int threads, waiting; unsigned lanes[WARPS]; Place place; };
+enum { SOME = 16 };
+
 /* The block that is running. */
 static struct Block {
     std::function<void()> *body;
     const char *kernel;
     int threads, warps, alive, at_barrier;
     unsigned warps_ready;
+    int order[WARPS];          /* the warps, the one that goes on before all others first */
+    int restless;              /* bool: any warp goes on, after each call that may switch */
+    Some some[SOME];           /* barriers of some threads, by id */
     int current, warp;         /* running thread; its warp, which mostly goes on while it can */
     Place barrier;
     Thread thread[THREADS];
@@ -125,10 +132,24 @@ const char *emulation_kernel(void) { return running ? b.kernel : nullptr; }
                    b.kernel, blockIdx.x, blockIdx.y, blockIdx.z, text, b.threads - b.alive, b.threads);
 }
 
+/* Returns a bit of the set, each with the same probability. */
 static int lane_of(unsigned set)
 {
-    unsigned r = (unsigned)emulation_random(32), turned = set >> r | (r ? set << (32 - r) : 0);
-    return (__builtin_ctz(turned) + (int)r) & 31;
+    for (uint64_t n = emulation_random((uint64_t)__builtin_popcount(set)); n; n--)
+        set &= set - 1;
+    return __builtin_ctz(set);
+}
+
+/* Returns the warp that goes on when another one cannot: mostly the first one in the block's order, so that
+ * a warp may be far behind the others. */
+static int next_warp(void)
+{
+    if (b.restless || !emulation_random(16))
+        return lane_of(b.warps_ready);
+    int i = 0;
+    while (!(b.warps_ready >> b.order[i] & 1))
+        i++;
+    return b.order[i];
 }
 
 /* Picks the thread that goes on, mostly of the warp that ran last; -1: all threads have ended. */
@@ -138,8 +159,8 @@ static int pick(void)
         return -1;
     if (!b.warps_ready)
         stuck();
-    if (!(b.warps_ready >> b.warp & 1) || !emulation_random(16))
-        b.warp = lane_of(b.warps_ready);
+    if (b.restless || !(b.warps_ready >> b.warp & 1) || !emulation_random(16))
+        b.warp = next_warp();
     Warp *w = &b.warp_of[b.warp];
     int lane = lane_of(w->ready);
     w->ready &= ~(1u << lane);
@@ -264,6 +285,34 @@ void emulation_barrier(const char *file, int line)
     wait_here();
 }
 
+void emulation_barrier_some(int id, int threads, const char *file, int line)
+{
+    in_kernel("barrier_some");
+    if (id < 1 || id >= SOME || threads < 32 || threads % 32 || threads > b.threads)
+        emulation_fail("kernel %s, %s:%d: barrier_some(%d, %d) in a block of %d", b.kernel, file, line, id,
+                       threads, b.threads);
+    Some *s = &b.some[id];
+    Place here = {"barrier_some", file, line};
+    if (s->waiting && (s->threads != threads || s->place.line != line || strcmp(s->place.file, file)))
+        emulation_fail("kernel %s: a thread waits at barrier %d of %d threads %s:%d while others wait at it, "
+                       "of %d, %s:%d", b.kernel, id, threads, file, line, s->threads, s->place.file,
+                       s->place.line);
+    s->threads = threads;
+    s->place = b.thread[b.current].place = here;
+    s->lanes[b.current / 32] |= 1u << (b.current & 31);
+    if (++s->waiting == threads) {
+        for (int i = 0; i < b.warps; i++) {
+            if (s->lanes[i] && s->lanes[i] != b.warp_of[i].alive)
+                emulation_fail("kernel %s, %s:%d: barrier %d without all lanes of a warp", b.kernel, file,
+                               line, id);
+            make_ready(i, s->lanes[i]);
+            s->lanes[i] = 0;
+        }
+        s->waiting = 0;
+    }
+    wait_here();
+}
+
 const char *emulation_meet(unsigned mask, const void *mine, size_t bytes, unsigned *present, const char *what,
                            const char *file, int line)
 {
@@ -300,6 +349,11 @@ static void run_block(std::function<void()> *body)
     b.at_barrier = b.warp = 0;
     b.warps_ready = 0;
     b.serial++;
+    memset(b.some, 0, sizeof b.some);
+    b.restless = !emulation_random(4);
+    std::iota(b.order, b.order + b.warps, 0);
+    for (int i = b.warps; i > 1; i--)
+        std::swap(b.order[i - 1], b.order[emulation_random((uint64_t)i)]);
     for (int i = 0; i < b.threads; i++) {
         b.thread[i].fiber = nullptr;
         b.thread[i].ended = 0;

@@ -32,7 +32,7 @@ git ls-files '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' '*.def' | xargs awk 'length > 11
 
 # The length of a function is the number of lines between its braces. The exceptions are kernels of one loop
 # each, over tiles or pieces of a row that stay in registers.
-long="k_attention_bwd k_attention_fwd k_norm_bwd_x"
+long="k_attention_bwd k_attention_keys k_attention_fwd k_norm_bwd_x"
 # shellcheck disable=SC2086
 git ls-files $product | grep -E '\.(c|h|cu|cuh|cpp)$' | xargs awk -v long="$long" '
     BEGIN { split(long, names, " "); for (i in names) known[names[i]] = 1 }
@@ -60,7 +60,7 @@ done > "$work/found"
 # ---- exported symbols
 
 # symbols of tests alone; training_run is handed down by main, command_run is declared in commands.def
-tests_only="alias_at command_run config_docs config_fingerprint config_forget config_hash console_progress_line
+tests_only="alias_at attention_bwd_blocks command_run config_docs config_fingerprint config_forget config_hash console_progress_line
             grid_expert_group grid_group interval_parse
             loss_scale_open pair_count pairs param_defs params_refresh rope_rates
             split_parse st_parse tensorboard_crc32c training_run"

@@ -370,7 +370,8 @@ template <class T, int D, int MT>
 __device__ __forceinline__ void rows_store(char *tile, const float (&sum)[MT][D / 8][4], T *p, int ld, int r0,
                                            int end)
 {
-    int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    /* read again, so that no address is kept in a register until here */
+    int lane = (int)thread_again() % WARP, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -411,7 +412,8 @@ __device__ __forceinline__ void rows_out(char *tile, const float (&sum)[MT][D / 
         rows_store<T, D, MT>(tile, sum, static_cast<T *>(out.p) + row * out.ld + col, out.ld, r0, end);
         return;
     }
-    int lane = (int)threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    /* read again, so that no address is kept in a register until here */
+    int lane = (int)thread_again() % WARP, g = lane / 4, t = lane % 4;
     float *p = static_cast<float *>(out.p) + row * out.ld + col + 2 * t;
 #pragma unroll
     for (int m = 0; m < MT; m++)

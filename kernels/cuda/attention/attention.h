@@ -29,6 +29,10 @@ void flash_attention_fwd(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const A
 void flash_attention_bwd(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q, Mat k,
                          Mat v, const Attention *s);
 
+/* Returns the number of blocks of the kernel that makes dk and dv of a call in BF16 or F16.
+ *   parts  out  parts of the work of a pair of key tiles, whose sums are added in order */
+int64_t attention_bwd_blocks(const Attention *s, int *parts);
+
 /* attention_pack: packed [batch, heads, seq], dense, = lse [batch*seq, heads], F32. attention_unpack:
  * the other way. */
 void attention_pack(Cuda *c, float *packed, Mat lse, int64_t seq);

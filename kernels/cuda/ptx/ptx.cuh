@@ -83,6 +83,14 @@ __device__ __forceinline__ void cp_async_wait()
     asm volatile("cp.async.wait_group %0;" : : "n"(N) : "memory");
 }
 
+/* Waits until THREADS threads of the block, whole warps, have called it with this ID, 1 .. 15; what each
+ * has written to shared memory before, all see after. */
+template <int ID, int THREADS>
+__device__ __forceinline__ void barrier_some()
+{
+    asm volatile("bar.sync %0, %1;" : : "n"(ID), "n"(THREADS) : "memory");
+}
+
 /* 2^x within two units in the last place; 0 for -inf; results below 2^-126 are 0. */
 __device__ __forceinline__ float exp2_approx(float x)
 {

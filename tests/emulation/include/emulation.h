@@ -5,9 +5,10 @@
  * wrong number under some seed. Each piece of work runs whole, on a host thread that calls the runtime.
  *
  * The threads of a block are fibers, switched at barriers and warp operations in an order that the seed
- * shuffles. The blocks of a grid run one after the other, in shuffled order. The process ends with a
- * message when threads of a warp meet at different warp operations, threads of a block wait at different
- * barriers, or no thread of a block can go on.
+ * shuffles: in three blocks of four the warps have an order, and one may be far behind the others; in the
+ * fourth any warp goes on at any time. The blocks of a grid run one after the other, in shuffled order. The
+ * process ends with a message when threads of a warp meet at different warp operations, threads of a block
+ * wait at different barriers, or no thread of a block can go on.
  *
  * Device memory is 0xff (NaN) when new, ends at a page that faults, and is never reused after cudaFree.
  * Shared memory is 0xff in every new block, and checked behind its end.
@@ -61,6 +62,8 @@ uint64_t emulation_random(uint64_t n);
 int emulation_site(int *state, const char *kind, const char *file, int line);
 
 void emulation_barrier(const char *file, int line);
+/* A barrier of `threads` threads of the block, whole warps; id: 1 .. 15. */
+void emulation_barrier_some(int id, int threads, const char *file, int line);
 enum { EMULATION_LANE_BYTES = 256 };
 /* Waits for the other lanes of `mask` at this place and exchanges bytes with them. Returns the bytes of all
  * lanes, those of lane i at [i * bytes]; they stay valid until this lane's second meeting from here.

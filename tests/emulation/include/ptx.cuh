@@ -6,6 +6,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <emulation.h>
+#include <map>
 #include <vector>
 
 typedef uint32_t SharedAt;     /* bytes from the start of shared memory */
@@ -154,6 +155,14 @@ template <int N> static inline void cp_async_wait()
     }
     q->copies.erase(q->copies.begin(), q->copies.begin() + (ptrdiff_t)done);
     q->groups.erase(q->groups.begin(), q->groups.begin() + (ptrdiff_t)groups);
+}
+
+template <int ID, int THREADS>
+static inline void barrier_some(const char *file = __builtin_FILE(), int line = __builtin_LINE())
+{
+    static std::map<int, int> states;
+    if (emulation_site(&states[line], "barrier", file, line))
+        emulation_barrier_some(ID, THREADS, file, line);
 }
 
 static inline float exp2_approx(float x)
