@@ -1,5 +1,6 @@
 /* train plan -- placement, exact memory, arithmetic and messages of a run of any size, without starting
  * it */
+#include "advise.h"
 #include "calibrate.h"
 #include "commands.h"
 #include "config_table.h"
@@ -352,6 +353,22 @@ static void print(const Plan *p)
     print_experts(p);
 }
 
+/* Adds what --explain says to the object of --json. */
+static void explain_json(json_t *j, const Prediction *p, const Advice *best, int n)
+{
+    double loss[LOSSES];
+    json_t *losses = json_object(), *changes = json_array();
+    plan_losses(p, loss);
+    for (int i = 0; i < LOSSES; i++)
+        json_object_set_new(losses, loss_name[i], json_number(100 * loss[i] / p->step));
+    for (int i = 0; i < n; i++)
+        json_array_append_new(changes, json_pack("{s:s s:o s:I}", "change", best[i].text, "step_ms",
+                                                 json_number(1e3 * best[i].step), "memory",
+                                                 (json_int_t)best[i].memory));
+    json_object_set_new(j, "losses_percent", losses);
+    json_object_set_new(j, "changes", changes);
+}
+
 /* Does --calibrate. argv: arguments behind the command's name. */
 static void command_calibrate(const Config *c, const char *path, int argc, char **argv)
 {
@@ -379,6 +396,9 @@ int command_plan(int argc, char **argv)
         printf("%d\n", start_smaller(path, &a, world, (int)most));
         return EXIT_DONE;
     }
+    char **keys = xcalloc((size_t)a.n + 1, sizeof *keys);      /* start_plan frees a.v */
+    int nkeys = a.n;
+    memcpy(keys, a.v, (size_t)a.n * sizeof *keys);
     const Config *c = start_plan(path, &a, world);
     if (measure) {
         command_calibrate(c, machine, argc, argv);
@@ -389,13 +409,22 @@ int command_plan(int argc, char **argv)
     if (m)
         predict_check(c, m);
     plan_open(&p, c, m);
+    Advice best[ADVICES];
+    int n = explain && m ? advise(best, path, nkeys, keys, c->world, m, p.will.step) : 0;
     if (json) {
-        json_print(stdout, as_json(&p), JSON_INDENT(2));
+        json_t *j = as_json(&p);
+        if (explain && m)
+            explain_json(j, &p.will, best, n);
+        json_print(stdout, j, JSON_INDENT(2));
     } else {
         print(&p);
         if (p.machine)
             plan_times(stdout, &p.will, c, explain);
+        for (int i = 0; i < n; i++)
+            printf("%s %-46s %10.2f ms  %+5.1f %%\n", i ? "          " : "changes   ", best[i].text,
+                   1e3 * best[i].step, 100 * (best[i].step / p.will.step - 1));
     }
     plan_close(&p);
+    free(keys);
     return EXIT_DONE;
 }

@@ -3,6 +3,7 @@
 #include "machine.h"
 #include "config_table.h"
 #include "file.h"
+#include "run.h"
 #include <fcntl.h>
 #include <unistd.h>
 #include <yaml.h>
@@ -227,6 +228,11 @@ static char *path_of(const char *name)
         }
     }
     return path;
+}
+
+int machine_fits(const Machine *m, int world, int64_t bytes)
+{
+    return (double)(bytes + (m->shared ? 0 : RUN_RESERVE)) <= machine_room(m, world);
 }
 
 Machine *machine_blank(void)

@@ -33,6 +33,9 @@ static inline double machine_room(const Machine *m, int world)
     return m->memory_gib * (1 << 30) / (m->shared ? here : 1);
 }
 
+/* Whether a rank of `bytes` fits, on a GPU with what its libraries take beside them (RUN_RESERVE). */
+int machine_fits(const Machine *m, int world, int64_t bytes);
+
 /* A description without values, to be filled in and written; keys without a value are not written. It
  * lives as long as the process. */
 Machine *machine_blank(void);

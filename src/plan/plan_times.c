@@ -1,5 +1,6 @@
 /* plan_times -- prints a prediction */
 #include "plan_times.h"
+#include <math.h>
 #include <stddef.h>
 
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
@@ -78,6 +79,45 @@ static void print_work(FILE *f, const Prediction *p, int rank)
                     1e3 * t->sent[a], percent(t->sent[a], t->total));
 }
 
+const char *const loss_name[LOSSES] = {"peak", "below_peak", "memory", "launch", "tensor", "context",
+                                       "expert", "pipeline", "data", "slowest", "other"};
+static const char *const loss_text[LOSSES] = {
+    "products and attention at the machine's peak", "products and attention below the peak",
+    "memory traffic of other operations", "launches", "waiting for the tensor group",
+    "waiting for the context group", "waiting for the expert group", "waiting for the pipeline",
+    "waiting for the data group", "waiting for the slowest rank",
+    "the update's waits, turns on shared cores"};
+
+void plan_losses(const Prediction *p, double loss[LOSSES])
+{
+    const RankTime *t = &p->rank[busiest(p)];
+    double sum = 0;
+    loss[LOSS_PEAK] = t->work[WORK_PEAK];
+    loss[LOSS_PRODUCTS] = t->work[WORK_BELOW_PEAK];
+    loss[LOSS_MEMORY] = t->work[WORK_MEMORY];
+    loss[LOSS_LAUNCH] = t->work[WORK_LAUNCH];
+    loss[LOSS_TENSOR] = t->tp;
+    loss[LOSS_CONTEXT] = t->cp;
+    loss[LOSS_EXPERT] = t->ep;
+    loss[LOSS_PIPELINE] = t->bubble;
+    loss[LOSS_DATA] = t->dp;
+    loss[LOSS_SLOWEST] = t->slowest;
+    for (int i = 0; i < LOSS_OTHER; i++)
+        sum += loss[i];
+    loss[LOSS_OTHER] = t->total - sum;
+}
+
+static void print_losses(FILE *f, const Prediction *p)
+{
+    double loss[LOSSES];
+    plan_losses(p, loss);
+    fprintf(f, "losses     of the step, of pipeline rank %d, the busiest\n", busiest(p));
+    for (int i = 0; i < LOSSES; i++)
+        if (fabs(loss[i]) > 5e-5 * p->step)
+            fprintf(f, "  %-46s %10.2f ms  %5.1f %%\n", loss_text[i], 1e3 * loss[i],
+                    percent(loss[i], p->step));
+}
+
 void plan_times(FILE *f, const Prediction *p, const Config *c, int explain)
 {
     int rank = busiest(p);
@@ -102,4 +142,5 @@ void plan_times(FILE *f, const Prediction *p, const Config *c, int explain)
     print_stages(f, p);
     print_ranks(f, p);
     print_work(f, p, rank);
+    print_losses(f, p);
 }

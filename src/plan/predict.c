@@ -11,7 +11,7 @@ typedef struct {
     int walked, repeated;      /* microbatches walked; microbatches added */
     double took;               /* s on the clock, without waiting for the data group */
     double waited[AXES];       /* s, as in Tally; 0 for the data group */
-    double comm[AXES], work[OPKINDS];      /* s, as in Tally */
+    double comm[AXES], work[WORKS];        /* s, as in Tally */
     Traffic traffic[AXES];
 } Habit;
 #define WALKED 2
@@ -145,7 +145,7 @@ static void perform(Walk *w, Run *r, const Instr *i, Habit *h)
         h->waited[a] = a == AXIS_DP ? 0 : k->waited[a] - before.waited[a];
         h->comm[a] = k->comm[a] - before.comm[a];
     }
-    for (int n = 0; n < OPKINDS; n++)
+    for (int n = 0; n < WORKS; n++)
         h->work[n] = k->work[n] - before.work[n];
 }
 
@@ -154,7 +154,7 @@ static void add_habits(Walk *w)
 {
     for (int i = 0; i < (I_RG + 1) * w->shape.v; i++) {
         const Habit *h = &w->habit[i];
-        for (int n = 0; n < OPKINDS; n++)
+        for (int n = 0; n < WORKS; n++)
             w->tally.work[n] += h->repeated * h->work[n];
         for (int a = 0; a < AXES; a++)
             w->tally.comm[a] += h->repeated * h->comm[a];

@@ -18,6 +18,11 @@
 #include "machine.h"
 #include "run.h"
 
+/* Parts of the time that operations take: products and attention at the machine's peak; what they take
+ * beyond that; memory traffic of all other operations; launches. They follow the operations in arrays of
+ * WORKS times, and together are the sum of all operations. */
+enum { WORK_PEAK = OPKINDS, WORK_BELOW_PEAK, WORK_MEMORY, WORK_LAUNCH, WORKS };
+
 /* The time of an instruction, s. work: all of it. waits: the part spent waiting for the tensor group, the
  * context group and the expert group. */
 typedef struct { double work, waits; } Spent;
@@ -38,7 +43,7 @@ typedef struct {
     double optimizer;          /* gradient norm, update, clearing of gradients */
     double slowest;            /* waiting for the slowest rank of the job (straggle) */
     double total;              /* the step */
-    double work[OPKINDS];      /* each operation in the whole step */
+    double work[WORKS];        /* each operation in the whole step, and the parts of their sum */
     double sent[AXES];         /* messages of each axis under way, hidden or not */
 } RankTime;
 
@@ -91,7 +96,7 @@ typedef struct {
     double met;                /* when the tensor or context group last met, plus what this rank has waited
                                 * since */
     double now;                /* the clock */
-    double work[OPKINDS];      /* of each operation so far */
+    double work[WORKS];        /* of each operation so far, and the parts of their sum */
     double waited[AXES];       /* waiting for groups of each axis so far */
     double comm[AXES];         /* messages of each axis under way so far, hidden or not */
     double message;            /* time of the message sent last */

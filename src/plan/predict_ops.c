@@ -49,11 +49,14 @@ static void spend(void *tally, const Cost *c)
     const Machine *m = k->m;
     double memory = c->bytes / (m->memory_gbps * 1e9 * k->share * share_at(&m->memory, k->memory, c->bytes) *
                                 m->speed[c->op]);
-    double t = m->launch_us * 1e-6 + fmax(arithmetic(k, c), memory);
-    if (k->together)
-        t /= m->together[c->op];
+    double launch = m->launch_us * 1e-6, slow = k->together ? 1 / m->together[c->op] : 1;
+    double t = slow * (launch + fmax(arithmetic(k, c), memory));
+    double best = c->flops > 0 ? c->flops / peak(k, c->type) / c->rate : 0;
     k->now += t;
     k->work[c->op] += t;
+    k->work[WORK_LAUNCH] += slow * launch;
+    k->work[WORK_PEAK] += best;
+    k->work[c->flops > 0 ? WORK_BELOW_PEAK : WORK_MEMORY] += t - slow * launch - best;
 }
 
 void predict_device(Device *d, Tally *k, Dtype real)

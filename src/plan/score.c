@@ -141,7 +141,7 @@ static void predict_row(ScoreRow *r, const Table *t, const Machine *m, int nargs
     r->bubble = p.bubble;
     for (int i = 0; i < p.p; i++)
         r->memory = p.memory[i].total > r->memory ? p.memory[i].total : r->memory;
-    r->fits = (double)(r->memory + (m->shared ? 0 : RUN_RESERVE)) <= machine_room(m, r->world);
+    r->fits = machine_fits(m, r->world, r->memory);
     prediction_close(&p);
     keep_release(mark);
 }

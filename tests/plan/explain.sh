@@ -1,0 +1,71 @@
+#!/bin/sh
+# tests/plan/explain.sh -- `train plan --explain --json`: losses add up to the step, a cause put into the machine or the
+# layout is the largest loss, and each proposed change gives the step that it promises.
+work=${WORK:?}
+fail() { echo "# $1"; [ ! -f "$work/err" ] || sed 's/^/#   /' "$work/err"; exit 1; }
+cat > "$work/gpt.yaml" <<'YAML'
+model: {num_layers: 16, hidden_size: 2048, num_attention_heads: 16, seq_length: 2048, vocab_size: 32000}
+data: {tokenizer_type: none}
+train: {micro_batch_size: 2, global_batch_size: 256}
+precision: {params_dtype: bf16}
+YAML
+cp configs/machines/a100-80gb.yaml "$work/a100-80gb.yaml"
+
+# plan KEYS...: writes out, with machine.yaml like the A100 but for the line of the variables device, node, network
+plan() {
+    {
+        echo "machine: {name: for a test, like: a100-80gb}"
+        [ -z "$device" ] || echo "device: {$device}"
+        [ -z "$node" ] || echo "node: {$node}"
+        [ -z "$network" ] || echo "network: {$network}"
+    } > "$work/machine.yaml"
+    "$TRAIN" plan "$work/gpt.yaml" --world 16 --machine "$work/machine.yaml" --explain --json "$@" \
+        > "$work/out" 2> "$work/err" || fail "plan $*"
+}
+value() { sed -n "s/.*\"$1\": \\([-0-9.e+]*\\).*/\\1/p" "$work/out" | head -n 1; }
+
+# cause NAME KEYS...: NAME is the largest loss beside the work itself, and all losses are 100 % of the step
+cause() {
+    name=$1
+    shift
+    plan "$@"
+    sed -n '/"losses_percent"/,/}/{/losses_percent/d;s/.*"\(.*\)": \([-0-9.e+]*\).*/\2 \1/p;}' "$work/out" > "$work/losses"
+    awk '{ sum += $1 } END { exit !(NR == 11 && sum > 99.99 && sum < 100.01) }' "$work/losses" ||
+        fail "losses of $*: $(cat "$work/losses")"
+    found=$(grep -v ' peak$' "$work/losses" | sort -gr | head -n 1 | cut -d' ' -f2)
+    [ "$found" = "$name" ] || fail "$name put in, the largest loss is $found: $(sort -gr "$work/losses" | head -n 3 | tr '\n' ' ')"
+}
+device='' node='' network=''
+tensor2='tensor_model_parallel_size=2 sequence_parallel=true'
+pipe4='pipeline_model_parallel_size=4'
+# shellcheck disable=SC2086
+{
+    device='launch_us: 400' cause launch
+    device='op_speed: [act_fwd, 0.01, act_bwd, 0.01]' cause memory
+    device='matmul_efficiency: [1e9, 0.05, 1e12, 0.1]' cause below_peak
+    node='link_gbps: 4' cause tensor $tensor2
+    node='link_latency_us: 4000' cause tensor $tensor2
+    network='network_gbps: 0.5' cause data
+    network='network_gbps: 0.5' cause data data_parallel_sharding_strategy=optim_grads_params
+    network='straggle: 0.3' cause slowest
+    cause pipeline $pipe4 global_batch_size=32
+    network='network_gbps: 0.02' cause pipeline pipeline_model_parallel_size=2 rank_order=tp-cp-ep-dp-pp
+    node='link_gbps: 4' cause context context_parallel_size=4 cp_comm_type=a2a micro_batch_size=1 seq_length=16384
+}
+
+# Each change is as fast as it says, faster than the step as it is, and they are in order.
+plan $pipe4 global_batch_size=64
+[ "$(grep -c '"change"' "$work/out")" = 3 ] || fail "not three changes"
+now=$(value step_ms)
+sed -n '/"changes"/,$s/.*"change": "\(.*\)".*/\1/p' "$work/out" > "$work/changes"
+sed -n '/"changes"/,$s/.*"step_ms": \([0-9.e+-]*\).*/\1/p' "$work/out" > "$work/steps"
+last=0
+while read -r change <&3 && read -r step <&4; do
+    # shellcheck disable=SC2086
+    plan $pipe4 global_batch_size=64 $change
+    awk -v a="$(value step_ms)" -v b="$step" -v now="$now" -v last="$last" \
+        'BEGIN { d = a / b - 1; exit !(d < 1e-9 && d > -1e-9 && b < now && b >= last) }' ||
+        fail "$change: $step ms promised, $(value step_ms) planned, $now without"
+    last=$step
+done 3< "$work/changes" 4< "$work/steps"
+exit 0
