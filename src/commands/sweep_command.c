@@ -31,6 +31,14 @@ static const struct { int option; unsigned fixed;
              {OPT_recompute_num_layers, 0}};
 enum { SWEPT = sizeof swept / sizeof *swept };
 
+/* The option of "key=value"; -1: there is none of that name. */
+static int option_of(const char *arg)
+{
+    char *key = text_copy(arg);
+    key[strcspn(key, "=")] = 0;
+    return option_find(key);
+}
+
 static int swept_at(int option)
 {
     for (int i = 0; i < SWEPT; i++)
@@ -39,11 +47,39 @@ static int swept_at(int option)
     return -1;
 }
 
+/* Returns the configuration without the sizes that the command line fixes: they are for layouts, which may
+ * break rules. */
+static const Config *load_rest(const Sweep *s)
+{
+    char **line = keep_alloc((size_t)s->nargs + 1, sizeof *line);
+    int n = 0;
+    for (int i = 0; i < s->nargs; i++) {
+        int option = option_of(s->args[i]);
+        if (option == OPT_micro_batch_size)        /* asked for where layouts are measured */
+            line[n++] = "micro_batch_size=1";
+        else if (swept_at(option) < 0 || option == OPT_pipeline_schedule)
+            line[n++] = s->args[i];
+    }
+    return config_load(s->path, n, line, WORLD_SMALLEST, s->measure ? USE_TRAIN : USE_MODEL);
+}
+
+/* Returns the configuration with these sizes. Dies when one of them is no value of its key. */
+static const Config *read_fixed(const Sweep *s)
+{
+    Check k;
+    config_check(&k, s->path, s->nargs, s->args, WORLD_SMALLEST, USE_MODEL);
+    for (int i = 0; i < SWEPT; i++)
+        if (k.bad[swept[i].option])
+            return config_load(s->path, s->nargs, s->args, WORLD_SMALLEST, USE_MODEL);
+    return k.cfg;
+}
+
 /* Moves key=value of swept keys from the arguments to s->fixed: a job gets these keys from its
  * layout. */
-static void take_fixed(Sweep *s, const Config *c)
+static void take_fixed(Sweep *s)
 {
     int kept = 0;
+    const Config *c = read_fixed(s);
     s->fixed = c->cp_comm_type.n > 1 ? FIXED_KIND : 0;         /* a kind for each layer */
     s->only = (SweepLayout){.tp = (int)c->tensor_model_parallel_size,
                        .rows = c->sequence_parallel, .pp = (int)c->pipeline_model_parallel_size,
@@ -55,12 +91,10 @@ static void take_fixed(Sweep *s, const Config *c)
     if (c->given[OPT_pipeline_schedule])
         s->schedule = options[OPT_pipeline_schedule].choices[c->pipeline_schedule];
     for (int i = 0; i < s->nargs; i++) {
-        char *key = text_copy(s->args[i]);
-        key[strcspn(key, "=")] = 0;
-        int option = option_find(key), at = swept_at(option);
+        int option = option_of(s->args[i]), at = swept_at(option);
         if (option == OPT_recompute_method || option == OPT_recompute_num_layers)
             die(EXIT_CONFIG, "sweep", "train sweep recomputes whole layers one by one and has no use for %s; "
-                "change: leave it out", key);
+                "change: leave it out", options[option].key);
         if (option == OPT_cp_comm_type)        /* stays in the arguments: layouts do not name it */
             s->fixed |= FIXED_KIND;
         if (option == OPT_expert_tensor_parallel_size)
@@ -303,12 +337,12 @@ int command_sweep(int argc, char **argv)
     if (job_launched(&rank) > 1)
         die(EXIT_CONFIG, "usage",
             "train sweep starts its ranks itself; change: start it alone, with --world N");
-    const Config *c = config_load(s.path, s.nargs, s.args, WORLD_SMALLEST, s.measure ? USE_TRAIN : USE_MODEL);
+    const Config *c = load_rest(&s);
     check_config(&s, c);
     s.batch = c->batch_step[c->batch_steps - 1].batch;
     s.seq = c->seq_length;
     s.experts = c->num_moe_experts == CFG_ABSENT ? 0 : c->num_moe_experts;
-    take_fixed(&s, c);
+    take_fixed(&s);
     s.identity = identity_of(&s, c);
     s.dir = dir ? dir : xasprintf("%s-sweep", c->save);
     if (!file_make_dirs(s.dir, why))

@@ -36,6 +36,13 @@ cmp -s "$work/out" "$work/all/sweep.json" || "$BUILD/test_sweep" "$work/all" 57 
 # a machine without host_gbps cannot predict the time of offloading
 sweep away optimizer_cpu_offload=true && fail "offloading without host_gbps"
 grep -q '^error\[machine\].*host_gbps.*optimizer_cpu_offload.*change: add host_gbps' "$work/err" || fail "no word of host_gbps"
+# sizes of the command line: what they allow, or nothing; a word that is no size is refused as ever
+sweep full recompute_granularity=full || fail "sweep recompute_granularity=full"
+wrote full 19 19 0
+sweep none tensor_model_parallel_size=3 && fail "three ranks of two"
+grep -q '^error\[sweep\] no layout of 2 ranks is legal .* and the sizes given; change: ' "$work/err" || fail "no word of the sizes"
+sweep word tensor_model_parallel_size=many && fail "a size of many"
+grep -q '^command line: tensor_model_parallel_size: ' "$work/err" && grep -q '^error\[config\]' "$work/err" || fail "no word of many"
 sweep zb-v pipeline_schedule=zb-v || fail "sweep zb-v"
 wrote zb-v 51 51 0                         # always two chunks
 sweep small recompute_granularity=none data_parallel_sharding_strategy=no_shard overlap_grad_reduce=true || fail "sweep small"
