@@ -401,6 +401,22 @@ static inline Out out_of(Mat m, Dtype type, int add)
     return o;
 }
 
+/* p[0 .. 4) = x, or += x; p is at a multiple of 16 bytes. */
+__device__ __forceinline__ void put_four(float *p, float (&x)[4], int add)
+{
+    Piece<float> to;
+    float old[4];
+    if (add) {
+        to.load(p);
+        to.get(old);
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            x[e] += old[e];
+    }
+    to.set(x);
+    to.store(p);
+}
+
 /* rows_store to a gradient.
  *   row   in  row of *out that is row 0
  *   col   in  first column of the head */
@@ -414,22 +430,25 @@ __device__ __forceinline__ void rows_out(char *tile, const float (&sum)[MT][D / 
     }
     /* read again, so that no address is kept in a register until here */
     int lane = (int)thread_again() % WARP, g = lane / 4, t = lane % 4;
-    float *p = static_cast<float *>(out.p) + row * out.ld + col + 2 * t;
+    /* two lanes have four columns of two fragments: each gets all four of one, and writes 16 bytes */
+    int odd = t & 1;
+    float *p = static_cast<float *>(out.p) + row * out.ld + col + 8 * odd + 2 * (t - odd);
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             int r = r0 + 16 * m + 8 * half + g;
             float *at = p + (int64_t)r * out.ld;
-            if ((uint32_t)r < (uint32_t)end)
+            bool there = (uint32_t)r < (uint32_t)end;
 #pragma unroll
-                for (int n = 0; n < D / 8; n++) {
-                    float2 x = {sum[m][n][2 * half], sum[m][n][2 * half + 1]};
-                    float2 *to = reinterpret_cast<float2 *>(at + 8 * n);
-                    if (out.add)
-                        x.x += to->x, x.y += to->y;
-                    *to = x;
-                }
+            for (int n = 0; n < D / 8; n += 2) {
+                const float *a = sum[m][n] + 2 * half, *b = sum[m][n + 1] + 2 * half;
+                float x = __shfl_xor_sync(EVERY_LANE, odd ? a[0] : b[0], 1);
+                float y = __shfl_xor_sync(EVERY_LANE, odd ? a[1] : b[1], 1);
+                float all[4] = {odd ? x : a[0], odd ? y : a[1], odd ? b[0] : x, odd ? b[1] : y};
+                if (there)
+                    put_four(at + 8 * n, all, out.add);
+            }
         }
 }
 

@@ -11,7 +11,7 @@ namespace {
 /* A block has ROWS queries, a warp MT * 16 of them. Tiles of COLS keys alternate between two stages of
  * shared memory: one is used while the other is being copied. */
 template <int D, bool DROP> struct Bwd {
-    static constexpr int WARPS = 4, THREADS = 32 * WARPS, AHEAD = Copies<D, DROP>::AHEAD;
+    static constexpr int WARPS = 4, THREADS = 32 * WARPS, AHEAD = D == 64 ? 2 : Copies<D, DROP>::AHEAD;
     static constexpr int MT = D < 256 ? 2 : 1;
     static constexpr int COLS = D == 64 && !DROP ? 64 : D == 128 && DROP ? 16 : 32;
     static constexpr int ROWS = 16 * MT * WARPS, BLOCKS = D == 256 ? 1 : 2;
