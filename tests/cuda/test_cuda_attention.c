@@ -402,6 +402,7 @@ static void check_case(Device *gpu, Device *cpu, const Case *c, int cudnn)
     call_close(&x);
 }
 
+/* New cases go to the end: tests/cuda/barriers.sh names cases by their number. */
 static const Case cases[] = {
     /* type, heads, kv, dim, batch, seq_q, seq_k, pos0, window, docs, dropout, odd */
     {BF16, 2, 1, 64, 1, 150, 150, 0, 0, 0, 0, 0},
