@@ -81,8 +81,8 @@ typedef struct {
 } Fp8Scale;
 /* The next multiple of 16: sums are made of pieces of 16 numbers. */
 static inline int64_t fp8_padded(int64_t n) { return (n + 15) / 16 * 16; }
-/* A dense matrix in FP8. */
-typedef struct { void *p; int64_t rows, cols; Fp8Format format; const Fp8Scale *scale; } Mat8;
+/* A dense matrix in FP8. inverse, on the device: 1 / scale. */
+typedef struct { void *p; int64_t rows, cols; Fp8Format format; const float *inverse; } Mat8;
 
 /* Which positions the rows of a matrix are, the same in each of its samples: rows [row, row + n) of
  * sample b, counted from row b * stride, are positions [start, start + n). Runs ascend by `start` and do

@@ -175,7 +175,8 @@ static int place(Mat *m, char *memory, size_t *used, size_t bytes)
 static void replay_fp8(const Product *q, Device *d, const Fp8Scale *scale)
 {
     const Mat *m = q->mat;
-    Mat8 a = {m[1].p, m[1].rows, m[1].cols, q->a, scale}, b = {m[2].p, m[2].rows, m[2].cols, q->b, scale};
+    Mat8 a = {m[1].p, m[1].rows, m[1].cols, q->a, &scale->inverse},
+         b = {m[2].p, m[2].rows, m[2].cols, q->b, &scale->inverse};
     d->fp8_matmul(d, m[0], a, b, m[3], q->acc);
 }
 

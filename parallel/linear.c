@@ -1,14 +1,36 @@
 /* linear -- the products of one linear layer, as stored or in FP8 */
 #include "linear.h"
 
-/* An FP8 copy of x, transposed or not, in scratch. Transposed rows of x are filled up with zeros, for
- * products that sum over them. */
-static Mat8 cast(Device *d, Arena *scratch, Mat x, int transposed, Fp8Scale *s, Fp8Format format, Precision p)
+Fp8Turned linear_turned(Arena *from, int64_t rows, int64_t cols)
 {
-    int64_t rows = transposed ? fp8_padded(x.rows) : x.rows;
+    void *p = arena_take(from, (size_t)fp8_padded(rows) * (size_t)cols);
+    return (Fp8Turned){.p = p, .inverse = mat_take(from, 1, 1, F32), .room = 1};
+}
+
+/* An FP8 copy of x in scratch, and with room in t a transposed one there, by one pass over x. */
+static Mat8 cast(Device *d, Arena *scratch, Mat x, Fp8Scale *s, Fp8Format format, Precision p, Fp8Turned *t)
+{
+    const int both = t && t->room;
+    void *at = arena_take(scratch, (size_t)x.rows * (size_t)x.cols);
+    d->fp8_cast(d, at, both ? t->p : NULL, x, s, format, p.delayed);
+    if (both) {
+        d->copy(d, t->inverse, mat(s ? &s->inverse : NULL, 1, 1, F32));
+        BUG_ON(t->there);
+        t->there = 1;
+    }
+    return (Mat8){at, x.rows, x.cols, format, s ? &s->inverse : NULL};
+}
+
+/* The transposed FP8 copy of x: that in t, or one in scratch. Its rows are filled up with zeros, for products
+ * that sum over them. */
+static Mat8 turned(Device *d, Arena *scratch, Mat x, Fp8Scale *s, Fp8Format format, Precision p, Fp8Turned *t)
+{
+    const int64_t rows = fp8_padded(x.rows);
+    if (t && t->there)
+        return (Mat8){t->p, x.cols, rows, format, t->inverse.p};
     void *at = arena_take(scratch, (size_t)rows * (size_t)x.cols);
-    d->fp8_cast(d, transposed ? NULL : at, transposed ? at : NULL, x, s, format, p.delayed);
-    return (Mat8){at, transposed ? x.cols : rows, transposed ? rows : x.cols, format, s};
+    d->fp8_cast(d, NULL, at, x, s, format, p.delayed);
+    return (Mat8){at, x.cols, rows, format, s ? &s->inverse : NULL};
 }
 
 /* The FP8 copy of w: the kept one, or one in scratch. */
@@ -16,12 +38,12 @@ static Mat8 weight(Device *d, Arena *scratch, Mat w, int transposed, Precision p
 {
     Fp8Weight *k = p.kept;
     if (!k)
-        return cast(d, scratch, w, transposed, p.w, E4M3, p);
+        return (transposed ? turned : cast)(d, scratch, w, p.w, E4M3, p, NULL);
     if (!k->there)
         d->fp8_cast(d, k->plain, k->turned, w, p.w, E4M3, p.delayed);
     k->there = 1;
     return (Mat8){transposed ? k->turned : k->plain, transposed ? w.cols : w.rows,
-                  transposed ? w.rows : w.cols, E4M3, p.w};
+                  transposed ? w.rows : w.cols, E4M3, p.w ? &p.w->inverse : NULL};
 }
 
 Factor linear_factor(Device *d, Arena *scratch, Mat w, Mat b, int forward, Precision p)
@@ -36,8 +58,8 @@ Rows linear_rows(Device *d, Arena *scratch, Mat x, const Factor *f)
 {
     Rows r = {.x = x};
     if (f->p.fp8)
-        r.x8 = f->forward ? cast(d, scratch, x, 0, f->p.x, E4M3, f->p)
-                          : cast(d, scratch, x, 0, f->p.dy, E5M2, f->p);
+        r.x8 = f->forward ? cast(d, scratch, x, f->p.x, E4M3, f->p, f->p.xt)
+                          : cast(d, scratch, x, f->p.dy, E5M2, f->p, f->p.dyt);
     return r;
 }
 
@@ -116,7 +138,7 @@ void linear_bwd_w(Device *d, Arena *scratch, Sum dw, Mat db, Mat dy, Mat x, Prec
         d->linear_bwd_w(d, dw.m, db, dy, x, acc);
         return;
     }
-    Mat8 dyt8 = cast(d, scratch, dy, 1, p.dy, E5M2, p), xt8 = cast(d, scratch, x, 1, p.x, E4M3, p);
+    Mat8 dyt8 = turned(d, scratch, dy, p.dy, E5M2, p, p.dyt), xt8 = turned(d, scratch, x, p.x, E4M3, p, p.xt);
     d->fp8_matmul(d, dw.m, dyt8, xt8, (Mat){.type = dw.m.type}, acc);
     arena_reset(scratch, mark);
     if (db.rows)

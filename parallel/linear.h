@@ -1,7 +1,9 @@
 /* linear -- one rank's part of a linear layer, multiplied as its matrices are stored or in FP8 (Micikevicius
  * et al. 2022, arXiv:2209.05433): activations and weights in E4M3, output gradients in E5M2, sums in F32.
  * Each of the three has one scale on each rank. FP8 copies lie in scratch during the call; a weight's copies
- * may be kept while the weight does not change. All functions are local, as are all shapes. Shared arguments:
+ * may be kept while the weight does not change. A product multiplies rows; a weight gradient, which sums over
+ * rows, multiplies transposes: where there is room for the transpose, one cast makes both. All functions are
+ * local, as are all shapes. Shared arguments:
  *   d        in         the device that computes
  *   scratch  in/out     arena for FP8 copies
  *   p        in         how the layer is multiplied */
@@ -15,11 +17,22 @@ typedef struct {
     int there;                 /* bool: the copies are made */
 } Fp8Weight;
 
+/* The transposed FP8 copy of a matrix, which the cast of its rows makes and the weight gradient reads. */
+typedef struct {
+    void *p;                   /* [cols, fp8_padded(rows)] bytes */
+    Mat inverse;               /* F32 [1, 1], of its scale, which other casts may change before it is read */
+    int room, there;           /* bool: there is memory for it; it is made */
+} Fp8Turned;
+/* Takes the memory of one from an arena, for a matrix [rows, cols]. */
+Fp8Turned linear_turned(Arena *from, int64_t rows, int64_t cols);
+
 typedef struct {
     Fp8Scale *x, *w, *dy;      /* on the device; without fp8: unused */
     int fp8;                   /* bool: multiply in FP8 */
     int delayed;               /* bool: scales from the steps before; 0: from each matrix itself */
     Fp8Weight *kept;           /* copies that outlive the call; NULL: each call makes its own */
+    Fp8Turned *xt, *dyt;       /* of x, of dy: with room, made by the product that multiplies all rows of it;
+                                  NULL: the weight gradient makes its own */
 } Precision;
 
 /* A gradient that products add to. there: bool: it has a value; where not, the first product overwrites
@@ -52,7 +65,8 @@ void linear_fwd(Device *d, Arena *scratch, Mat y, Mat x, Mat w, Mat b, Precision
 void linear_act_fwd(Device *d, Arena *scratch, Mat a, Mat h, Mat x, Mat w, Mat b, ActKind kind, Precision p);
 /* dx [T, in] = dy [T, out] w [out, in] */
 void linear_bwd_x(Device *d, Arena *scratch, Mat dx, Mat dy, Mat w, Precision p);
-/* dw [out, in] += dy [T, out]^T x [T, in], db [1, out] += column sums of dy; db absent: dw alone */
+/* dw [out, in] += dy [T, out]^T x [T, in], db [1, out] += column sums of dy; db absent: dw alone. Where p.xt
+ * is there, x is its shape alone */
 void linear_bwd_w(Device *d, Arena *scratch, Sum dw, Mat db, Mat dy, Mat x, Precision p);
 /* Takes as much of scratch as any product with w of up to `rows` rows takes, and gives it back: for rows of
  * experts, of which a counting run has others than a step. */

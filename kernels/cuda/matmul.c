@@ -157,8 +157,8 @@ void cuda_fp8_matmul(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
     BUG_ON(a.rows != c.rows || b.rows != c.cols || a.cols != b.cols || b.rows % 16 || a.cols % 16);
     BUG_ON(c.type != BF16 && c.type != F16 && c.type != d->real);
     LtProduct q = {.c = lt_mat(c), .a = lt_mat8(a), .b = lt_mat8(b), .tb = 1, .acc = acc,
-                   .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .scale_a = &a.scale->inverse,
-                   .scale_b = &b.scale->inverse, .fast = a.format == E4M3 && b.format == E4M3};
+                   .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .scale_a = a.inverse,
+                   .scale_b = b.inverse, .fast = a.format == E4M3 && b.format == E4M3};
     if (!c.rows || !c.cols)
         return;
     BUG_ON(!a.cols || (bias.p && bias.type != c.type));

@@ -62,8 +62,10 @@ static void project(Model *m, const Pass *p, int part, LayerActs *a)
     Mat qkv = context_before(way, &m->scratch, a->qkv);
     size_t gathered = m->scratch.used;
     Mat x = tensor_room(&m->tp.group, &m->scratch, a->ln1);
+    Precision precision = model_precision(m, part, LINEAR_QKV);
+    precision.xt = &a->ln1t;
     tensor_gather_linear(d, &m->tp.group, &m->scratch, x, qkv, a->ln1, params_weight(w, part, P_QKV),
-                         params_weight(w, part, P_QKVB), model_precision(m, part, LINEAR_QKV));
+                         params_weight(w, part, P_QKVB), precision);
     arena_reset(&m->scratch, gathered);
     if (m->cfg->qk_layernorm) {
         Mat q = q_of(m, qkv), k = k_of(m, qkv);
@@ -153,7 +155,11 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
     const Params *w = m->params;
     int64_t R = a->x.rows, T = model_tokens(m);
     a->stat1 = mat_take(p->keep_d, R, 2, m->dim.real);
-    a->ln1 = model_take(m, m->keep.ln ? p->keep_w : &m->scratch, R, m->dim.H);
+    /* recomputed, fc1's product reads ln2 again as it is stored */
+    Arena *ln = m->keep.ln ? p->keep_w : &m->scratch, *of_dense = m->keep.mlp ? ln : &m->scratch;
+    a->ln1t = model_turned(m, part, p, ln, R, m->dim.H);
+    a->ln2t = model_turned(m, part, p, model_is_moe(m, part) ? &m->scratch : of_dense, R, m->dim.H);
+    a->ln1 = model_take(m, a->ln1t.room ? &m->scratch : ln, R, m->dim.H);
     int64_t shares = way_of(m, w->part[part].layer)->heads->size;
     a->qkv = model_take(m, p->keep_d, T * shares, (q_cols(m) + 2 * kv_cols(m)) / shares);
     if (m->cfg->qk_layernorm) {
@@ -165,7 +171,7 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
     take_core(m, part, a, output ? p->keep_w : &m->scratch, m->keep.attn ? p->keep_d : &m->scratch);
     a->x1 = model_take(m, p->keep_d, R, m->dim.H);
     a->stat2 = mat_take(p->keep_d, R, 2, m->dim.real);
-    a->ln2 = model_take(m, m->keep.ln ? p->keep_w : &m->scratch, R, m->dim.H);
+    a->ln2 = model_take(m, a->ln2t.room ? &m->scratch : ln, R, m->dim.H);
     model_keep_mask(m, p);
     add_norm1(m, p, part, a);
     model_watch(m, part, "input_layernorm", a->ln1);
@@ -213,19 +219,26 @@ static void project_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dqk
 }
 
 /* Weight gradients of qkv and proj.
- *   x, dy  in  all T rows of qkv's input, and of the gradient of proj's output */
-static void weights_bwd(Model *m, int part, LayerActs *a, LayerGrads *g, Mat x, Mat dy)
+ *   x, dy  in  all T rows of qkv's input, and of the gradient of proj's output
+ *   turned  in  [2] transposed FP8 copies of the gradients of proj's and qkv's output; NULL: none */
+static void weights_bwd(Model *m, int part, LayerActs *a, LayerGrads *g, Mat x, Mat dy, Fp8Turned *turned)
 {
     const Params *w = m->params;
+    Precision proj = model_precision(m, part, LINEAR_PROJ), qkv = model_precision(m, part, LINEAR_QKV);
+    proj.dyt = turned;
+    qkv.dyt = turned ? turned + 1 : NULL;
+    qkv.xt = &a->ln1t;
     tensor_bwd_w(m->dev, &m->scratch, params_sum(w, part, P_PROJ), dy, a->o, params_grad(w, part, P_PROJB),
-                 g->proj, model_precision(m, part, LINEAR_PROJ));
+                 g->proj, proj);
     tensor_bwd_w(m->dev, &m->scratch, params_sum(w, part, P_QKV), g->qkv, x, params_grad(w, part, P_QKVB),
-                 g->qkv, model_precision(m, part, LINEAR_QKV));
+                 g->qkv, qkv);
 }
 
 /* The gradient of q, k and v from that of proj's output; keys and values travel during proj's product.
- *   dy  out  [T, H]  tensor_room of g->proj: all its rows, on return */
-static void core_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dy)
+ *   dy      out  [T, H]  tensor_room of g->proj: all its rows, on return
+ *   turned  out          the transposed FP8 copy of dy, if there is room */
+static void core_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dy,
+                     Fp8Turned *turned)
 {
     Device *d = m->dev;
     Arena *scratch = &m->scratch;
@@ -236,8 +249,10 @@ static void core_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads
     Heads h = heads_of(m, w, a->qkv);
     ContextKeys keys = context_keys(d, w, scratch, h.k, h.v);
     Mat dout = model_take(m, scratch, model_tokens(m), q_cols(m));
+    Precision precision = model_precision(m, part, LINEAR_PROJ);
+    precision.dyt = turned;
     tensor_gather_matmul(d, &m->tp.group, scratch, dy, dout, g->proj, params_weight(m->params, part, P_PROJ),
-                         model_precision(m, part, LINEAR_PROJ));
+                         precision);
     Mat o = context_after(w, scratch, a->o), dheads = context_after(w, scratch, dout),
         dqkv = context_after(w, scratch, g->qkv);
     context_to_heads(d, w, scratch, o, a->o, cols, 1);
@@ -266,7 +281,11 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
     g->qkv = model_take(m, p->late, T, q_cols(m) + 2 * kv_cols(m));
     size_t start = m->scratch.used;
     Mat dy = tensor_room(&m->tp.group, &m->scratch, g->proj);
-    core_bwd(m, p, part, a, g, dy);
+    Fp8Turned turned[] = {model_turned_gradient(m, part, T, m->dim.H, weights),
+                          model_turned_gradient(m, part, T, g->qkv.cols, weights)};
+    Precision qkv = model_precision(m, part, LINEAR_QKV);
+    qkv.dyt = &turned[1];
+    core_bwd(m, p, part, a, g, dy, &turned[0]);
     project_bwd(m, p, part, a, g->qkv);
     /* the weight gradients need all rows of ln1 again: gathered during the input gradient's product */
     TensorRows x = {0};
@@ -274,9 +293,9 @@ void attention_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *
         x = tensor_gather(&m->tp.group, &m->scratch, a->ln1);
     Mat dln = model_take(m, &m->scratch, dx.rows, m->dim.H);
     TensorSum sum = column_linear_bwd_x(d, &m->tp.group, &m->scratch, dln, g->qkv,
-                                        params_weight(w, part, P_QKV), model_precision(m, part, LINEAR_QKV));
+                                        params_weight(w, part, P_QKV), qkv);
     if (weights)
-        weights_bwd(m, part, a, g, tensor_gathered(&m->tp.group, x), dy);
+        weights_bwd(m, part, a, g, tensor_gathered(&m->tp.group, x), dy, turned);
     tensor_wait(&m->tp.group, sum);
     d->norm_bwd(d, dx, params_grad(w, part, P_LN1), params_grad(w, part, P_LN1B), dx1, dln, a->x, a->stat1,
                 params_weight(w, part, P_LN1), model_norm(m), 1);
@@ -288,6 +307,6 @@ void attention_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g)
     size_t mark = m->scratch.used;
     TensorRows x = tensor_gather(&m->tp.group, &m->scratch, a->ln1),
                dy = tensor_gather(&m->tp.group, &m->scratch, g->proj);
-    weights_bwd(m, part, a, g, tensor_gathered(&m->tp.group, x), tensor_gathered(&m->tp.group, dy));
+    weights_bwd(m, part, a, g, tensor_gathered(&m->tp.group, x), tensor_gathered(&m->tp.group, dy), NULL);
     arena_reset(&m->scratch, mark);
 }

@@ -17,6 +17,7 @@ static void inner(Model *m, int part, LayerActs *a)
     ActKind kind = (ActKind)m->cfg->activation;
     Mat w = params_weight(m->params, part, P_FC1), b = params_weight(m->params, part, P_FC1B);
     Precision p = model_precision(m, part, LINEAR_FC1);
+    p.xt = &a->ln2t;
     size_t mark = m->scratch.used;
     Mat x = tensor_room(g, &m->scratch, a->ln2);
     if (m->keep.act) {
@@ -32,14 +33,18 @@ static void inner(Model *m, int part, LayerActs *a)
 
 void mlp_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y)
 {
-    Arena *h = m->keep.mlp ? p->keep_w : &m->scratch;
-    take_inner(m, a, h, m->keep.act ? h : &m->scratch);
+    Arena *h = m->keep.mlp ? p->keep_w : &m->scratch, *act = m->keep.act ? h : &m->scratch;
+    Precision precision = model_precision(m, part, LINEAR_FC2);
+    precision.xt = &a->at;
+    /* without fc2's product nothing makes the FP8 copy */
+    a->at = model_turned(m, part, p, y.rows ? act : &m->scratch, model_tokens(m), m->dim.F);
+    take_inner(m, a, h, a->at.room ? &m->scratch : act);
     model_keep_mask(m, p);
     inner(m, part, a);
     if (!y.rows)
         return;
     row_linear_fwd(m->dev, &m->tp.group, &m->scratch, y, a->a, params_weight(m->params, part, P_FC2),
-                   params_weight(m->params, part, P_FC2B), model_precision(m, part, LINEAR_FC2));
+                   params_weight(m->params, part, P_FC2B), precision);
     p->fd->residual = (Residual){y, a->x1, model_dropout(m, p, SITE_MLP, m->params->part[part].layer), part};
 }
 
@@ -72,14 +77,21 @@ void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a)
 }
 
 /* Weight gradients of fc1 and fc2.
- *   x, dy, dh  in  all T rows of fc1's input, of the gradients of fc2's output and of fc1's output */
-static void weights_bwd(Model *m, int part, LayerActs *a, LayerGrads *g, Mat x, Mat dy, Mat dh)
+ *   x, dy, dh  in  all T rows of fc1's input, of the gradients of fc2's output and of fc1's output
+ *   turned     in  [2] transposed FP8 copies of dy and dh; NULL: none */
+static void weights_bwd(Model *m, int part, LayerActs *a, LayerGrads *g, Mat x, Mat dy, Mat dh,
+                        Fp8Turned *turned)
 {
     const Params *w = m->params;
+    Precision fc2 = model_precision(m, part, LINEAR_FC2), fc1 = model_precision(m, part, LINEAR_FC1);
+    fc2.dyt = turned;
+    fc1.dyt = turned ? turned + 1 : NULL;
+    fc2.xt = &a->at;
+    fc1.xt = &a->ln2t;
     tensor_bwd_w(m->dev, &m->scratch, params_sum(w, part, P_FC2), dy, a->a, params_grad(w, part, P_FC2B),
-                 g->fc2, model_precision(m, part, LINEAR_FC2));
+                 g->fc2, fc2);
     tensor_bwd_w(m->dev, &m->scratch, params_sum(w, part, P_FC1), dh, x, params_grad(w, part, P_FC1B), dh,
-                 model_precision(m, part, LINEAR_FC1));
+                 fc1);
 }
 
 void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat dx1, Mat dy, int weights)
@@ -94,13 +106,18 @@ void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat
     }
     size_t start = m->scratch.used;
     Mat dout = tensor_room(&m->tp.group, &m->scratch, g->fc2);
+    Fp8Turned turned[] = {model_turned_gradient(m, part, a->h.rows, m->dim.H, weights),
+                          model_turned_gradient(m, part, a->h.rows, a->h.cols, weights)};
+    Precision fc2 = model_precision(m, part, LINEAR_FC2), fc1 = model_precision(m, part, LINEAR_FC1);
+    fc2.dyt = &turned[0];
+    fc1.dyt = &turned[1];
     size_t mark = m->scratch.used;
     /* a fused product and activation cannot write dh over h; with W later it must, at the price of a copy */
     ActKind act = (ActKind)m->cfg->activation;
     int apart = weights && !act_gated(act);
     Mat da = model_take(m, &m->scratch, a->a.rows, m->dim.F), dh = apart ? da : a->h;
     tensor_gather_matmul_act(d, &m->tp.group, &m->scratch, dout, dh, da, g->fc2,
-                             params_weight(w, part, P_FC2), a->h, act, model_precision(m, part, LINEAR_FC2));
+                             params_weight(w, part, P_FC2), a->h, act, fc2);
     if (!apart)
         arena_reset(&m->scratch, mark);
     TensorRows x = {0};
@@ -108,9 +125,9 @@ void mlp_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrads *g, Mat
         x = tensor_gather(&m->tp.group, &m->scratch, a->ln2);
     Mat dln = model_take(m, &m->scratch, dy.rows, m->dim.H);
     TensorSum sum = column_linear_bwd_x(d, &m->tp.group, &m->scratch, dln, dh, params_weight(w, part, P_FC1),
-                                        model_precision(m, part, LINEAR_FC1));
+                                        fc1);
     if (weights)
-        weights_bwd(m, part, a, g, tensor_gathered(&m->tp.group, x), dout, dh);
+        weights_bwd(m, part, a, g, tensor_gathered(&m->tp.group, x), dout, dh, turned);
     tensor_wait(&m->tp.group, sum);
     d->norm_bwd(d, dx1, params_grad(w, part, P_LN2), params_grad(w, part, P_LN2B), dy, dln, a->x1, a->stat2,
                 params_weight(w, part, P_LN2), model_norm(m), 1);
@@ -122,6 +139,7 @@ void mlp_bwd_w(Model *m, int part, LayerActs *a, LayerGrads *g)
     size_t mark = m->scratch.used;
     TensorRows x = tensor_gather(&m->tp.group, &m->scratch, a->ln2),
                dy = tensor_gather(&m->tp.group, &m->scratch, g->fc2);
-    weights_bwd(m, part, a, g, tensor_gathered(&m->tp.group, x), tensor_gathered(&m->tp.group, dy), a->h);
+    weights_bwd(m, part, a, g, tensor_gathered(&m->tp.group, x), tensor_gathered(&m->tp.group, dy), a->h,
+                NULL);
     arena_reset(&m->scratch, mark);
 }

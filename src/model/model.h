@@ -47,6 +47,7 @@ typedef struct {
     int32_t *kept;         /* with experts: [R,k] on the device, choices with experts_dropped; may be choice.
                               FD */
     ExpertActs expert;     /* with experts: of the first round; no columns: D makes it again. FD */
+    Fp8Turned ln1t, ln2t, at;  /* of ln1, ln2 and a, in their place: with room in one, that is scratch. FW */
     int64_t left;          /* offloaded layers: ticket of the last copy of these to the host */
 } LayerActs;
 
@@ -438,6 +439,13 @@ typedef enum {
 } LinearId;
 enum { LINEAR_SCALES = 3 };    /* scales of a linear layer: of input, weight, gradient of the output */
 Precision model_precision(const Model *m, int part, LinearId which);
+/* Room for the transposed FP8 copy of a layer's activation [rows, cols], which the weight gradient reads in
+ * its place. There is none where the layer is not multiplied in FP8, where the weight gradient gathers rows,
+ * and where `from` is not the memory for what W reads, or that is scratch. */
+Fp8Turned model_turned(const Model *m, int part, const Pass *p, Arena *from, int64_t rows, int64_t cols);
+/* The same of an output gradient [rows, cols], in scratch, within one call of the backward.
+ *   weights  in  bool: the weight gradient follows in the same call */
+Fp8Turned model_turned_gradient(Model *m, int part, int64_t rows, int64_t cols, int weights);
 static const Precision as_stored;
 /* Takes the memory of FP8 from `run`, which may only count. recast: as model_open's. */
 void precision_open(Model *m, int recast, Arena *run);

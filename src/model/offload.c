@@ -120,12 +120,18 @@ void offload_return(Model *m, const Pass *p, int k)
     LayerWindow *w = m->offload.window[0].due == a ? &m->offload.window[0] : &m->offload.window[1];
     Mat *kept[] = {&a->ln1, &a->stat1, &a->qk, &a->qstat, &a->kstat, &a->qkv, &a->o, &a->lse, &a->x1, &a->ln2,
                    &a->stat2, &a->h, &a->a, &a->logits, &a->weight, &a->expert.x, &a->expert.h,
-                   &a->expert.weight};
+                   &a->expert.weight, &a->ln1t.inverse, &a->ln2t.inverse, &a->at.inverse};
+    Fp8Turned *turned[] = {&a->ln1t, &a->ln2t, &a->at};
     Mat choice = {.p = a->choice}, of_capacity = {.p = a->kept};
     BUG_ON(w->due != a);
     m->dev->stream_wait(m->dev, w->ticket);
     for (size_t i = 0; i < sizeof kept / sizeof *kept; i++)
         move(m, kept[i], w);
+    for (size_t i = 0; i < sizeof turned / sizeof *turned; i++) {
+        Mat copy = {.p = turned[i]->p};
+        move(m, &copy, w);
+        turned[i]->p = copy.p;
+    }
     move(m, &choice, w);
     move(m, &of_capacity, w);
     a->choice = choice.p;

@@ -126,6 +126,21 @@ Precision model_precision(const Model *m, int part, LinearId which)
                        .kept = is_kept(m, at) ? &m->fp8.weight[at] : NULL};
 }
 
+Fp8Turned model_turned(const Model *m, int part, const Pass *p, Arena *from, int64_t rows, int64_t cols)
+{
+    int kept = p->keep_w != &m->scratch && from == p->keep_w && rows == model_tokens(m);
+    if (!kept || !model_precision(m, part, LINEAR_FC1).fp8)
+        return (Fp8Turned){0};
+    return linear_turned(from, rows, cols);
+}
+
+Fp8Turned model_turned_gradient(Model *m, int part, int64_t rows, int64_t cols, int weights)
+{
+    if (!weights || m->tp.group.overlap || !model_precision(m, part, LINEAR_FC1).fp8)
+        return (Fp8Turned){0};
+    return linear_turned(&m->scratch, rows, cols);
+}
+
 /* Turns the largest magnitudes of this rank's parts into those of the whole tensors. As integers, the
  * bits of non-negative floats have the order of the floats, so I32 maximum serves. */
 static void agree(Model *m)

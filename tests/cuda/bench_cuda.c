@@ -343,9 +343,9 @@ static void *take_bytes(Bench *b, int64_t n) { return b->d.take(&b->d, (size_t)n
 static void open_fp8(Bench *b)
 {
     b->scale = take_bytes(b, 3 * (int64_t)sizeof *b->scale);
-    b->x8 = (Mat8){take_bytes(b, b->T * b->H), b->T, b->H, E4M3, &b->scale[0]};
-    b->t8 = (Mat8){take_bytes(b, b->T * b->H), b->H, b->T, E4M3, &b->scale[0]};
-    b->w8 = (Mat8){take_bytes(b, b->F * b->H), b->F, b->H, E4M3, &b->scale[1]};
+    b->x8 = (Mat8){take_bytes(b, b->T * b->H), b->T, b->H, E4M3, &b->scale[0].inverse};
+    b->t8 = (Mat8){take_bytes(b, b->T * b->H), b->H, b->T, E4M3, &b->scale[0].inverse};
+    b->w8 = (Mat8){take_bytes(b, b->F * b->H), b->F, b->H, E4M3, &b->scale[1].inverse};
     b->d.fp8_cast(&b->d, b->x8.p, b->t8.p, b->x, &b->scale[0], E4M3, 0);
     b->d.fp8_cast(&b->d, b->w8.p, NULL, b->w, &b->scale[1], E4M3, 0);
 }

@@ -108,6 +108,10 @@ layout 2 tensor_model_parallel_size=2 sequence_parallel=true
 layout 2 pipeline_model_parallel_size=2
 layout 2 data_parallel_sharding_strategy=optim_grads_params
 rm -rf "$work/other"
+# shellcheck disable=SC2086
+try "6 steps with offloaded layers, whose transposed copies return from the host" train other 1 $model cpu_offloading_num_layers=2
+try "have the same bits" same whole other
+rm -rf "$work/other"
 # FP8 goes on from a checkpoint without scales, and BF16 from one with scales
 try "3 steps in BF16" train other 1 fp8=none train_iters=3
 try "3 more in FP8" train other 1 load=latest

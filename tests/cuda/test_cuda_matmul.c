@@ -257,8 +257,8 @@ static Eight eight_open(int64_t rows, int64_t cols, Dtype t, uint64_t stream, do
     e.want = xcalloc((size_t)(rows * cols), sizeof *e.want);
     e.inverse = round_all(&e, f, scale);
     e.scale = gpu.take(&gpu, sizeof *e.scale);
-    e.rows = (Mat8){gpu.take(&gpu, e.bytes), rows, cols, f, e.scale};
-    e.cols = (Mat8){gpu.take(&gpu, e.bytes), cols, fp8_padded(rows), f, e.scale};
+    e.rows = (Mat8){gpu.take(&gpu, e.bytes), rows, cols, f, &e.scale->inverse};
+    e.cols = (Mat8){gpu.take(&gpu, e.bytes), cols, fp8_padded(rows), f, &e.scale->inverse};
     return e;
 }
 static void eight_close(Eight *e)
@@ -369,6 +369,45 @@ static void test_layer_fp8(void)
     eight_close(&x);
     eight_close(&w);
     eight_close(&dy);
+    gpu.give(&gpu, scratch.base, scratch.size);
+}
+
+/* Transposed copies that the casts of rows have made give the bits of the weight gradient's own casts, also
+ * where another microbatch has changed the scales in between; x itself is not read. */
+static void test_layer_turned(int delayed)
+{
+    enum { T = 48, IN = 80, OUT = 112 };
+    Arena scratch = {.name = "scratch", .size = 1 << 17};
+    scratch.base = gpu.take(&gpu, scratch.size);
+    Eight x = eight_open(T, IN, BF16, 80, 2, E4M3, 0), other = eight_open(T, IN, BF16, 81, 90, E4M3, 0);
+    Eight w = eight_open(OUT, IN, BF16, 82, 0.5, E4M3, 0), dy = eight_open(T, OUT, BF16, 83, 3, E5M2, 0);
+    Pair y = pair_open(T, OUT, 0, 0, BF16, 0, NAN), dx = pair_open(T, IN, 0, 0, BF16, 0, NAN);
+    Pair dw[] = {pair_open(OUT, IN, 0, 0, F32, 84, 1), pair_open(OUT, IN, 0, 0, F32, 84, 1)};
+    Mat none = {.type = BF16}, no_bias = {.type = F32}, gone = x.x.dev;
+    gone.p = NULL;
+    for (int turned = 0; turned < 2; turned++) {
+        Fp8Turned xt = linear_turned(&scratch, T, IN), dyt = linear_turned(&scratch, T, OUT);
+        Precision p = {x.scale, w.scale, dy.scale, .fp8 = 1, .delayed = delayed}, with = p;
+        with.xt = turned ? &xt : NULL;
+        with.dyt = turned ? &dyt : NULL;
+        linear_fwd(&gpu, &scratch, y.dev, x.x.dev, w.x.dev, none, with);
+        linear_fwd(&gpu, &scratch, y.dev, other.x.dev, w.x.dev, none, p);
+        linear_bwd_x(&gpu, &scratch, dx.dev, dy.x.dev, w.x.dev, with);
+        Sum sum = {dw[turned].dev, NULL};
+        linear_bwd_w(&gpu, &scratch, sum, no_bias, dy.x.dev, turned ? gone : x.x.dev, with);
+        CHECK(xt.there == turned && dyt.there == turned, "copies: %d %d", xt.there, dyt.there);
+        arena_reset(&scratch, 0);
+    }
+    float got[2][OUT * IN];
+    for (int i = 0; i < 2; i++)
+        gpu.get(&gpu, got[i], dw[i].dev.p, sizeof got[i]);
+    CHECK(!memcmp(got[0], got[1], sizeof got[0]), "delayed %d: dw from kept copies has other bits", delayed);
+    Pair *pairs[] = {&y, &dx, &dw[0], &dw[1]};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_close(pairs[i]);
+    Eight *eights[] = {&x, &other, &w, &dy};
+    for (size_t i = 0; i < sizeof eights / sizeof *eights; i++)
+        eight_close(eights[i]);
     gpu.give(&gpu, scratch.base, scratch.size);
 }
 
@@ -561,6 +600,8 @@ int main(void)
     test_weights();
     test_fp8();
     test_layer_fp8();
+    test_layer_turned(0);
+    test_layer_turned(1);
     test_delayed();
     test_bits();
     test_tune();
