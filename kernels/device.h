@@ -510,7 +510,7 @@ typedef struct {
      * their statistics before the second step, xent_grad.                                                   \
      *   stats   out  [rows, 3]     real: largest logit; sum of exp(logit - largest); the label's logit,     \
      *                              -inf if the label is not in [v0, v0 + valid)                             \
-     *   logits  in   [rows, cols]  real                                                                     \
+     *   logits  in   [rows, cols]  real, or BF16 where that is storage                                      \
      *   label   in   [T]           token ids of the whole microbatch; row i's is label[mapped_row(rows,     \
      *                              i)]                                                                      \
      *   rows    in                 rows of the microbatch that the slice holds                              \
@@ -529,7 +529,7 @@ typedef struct {
      *   loss     out  [T, 1]        real: of the whole microbatch; rows outside of the slice stay           \
      *   dlogits  out  [rows, cols]  storage; absent: none. May start where logits start if their rows       \
      *                               are as many bytes apart                                                 \
-     *   logits   in   [rows, cols]  real                                                                    \
+     *   logits   in   [rows, cols]  real, or BF16 where that is storage                                     \
      *   stats    in   [rows, 3]     real: of the whole vocabulary                                           \
      *   label    in   [T]           token ids of the whole microbatch                                       \
      *   mask     in   [T]           F32: of the whole microbatch; NULL: ones                                \

@@ -1,9 +1,9 @@
-/* xent -- cross-entropy of rows of logits, one block a row.
+/* xent -- cross-entropy of rows of logits, F32 or BF16, one block a row; all sums are F32.
  *
  * xent_stats and xent_grad read the logits once each. xent, for rows of the whole vocabulary, reads them
  * once for both: the block keeps the row in shared memory. A GPU with 227 KB of that keeps 57,344 logits
- * (GPT-2: all). Logits that do not fit are read again, perhaps from L2. A slice of all rows (128 MB,
- * src/model/loss.c) is more than an L2 keeps from one launch to the next.
+ * (GPT-2: all). Logits that do not fit are read again, perhaps from L2. A slice of all rows (src/run/room.c)
+ * is more than an L2 keeps from one launch to the next.
  *
  * Each thread has a running maximum and the sum of exponentials relative to it (Milakov, Gimelshein
  * 2018, arXiv:1805.02867). Threads and warps are merged in a fixed order. */
@@ -27,7 +27,7 @@ static XentRows rows_of(RowMap m)
 }
 
 struct XentJob {
-    const float *logits;
+    const void *logits;
     float *stats, *loss;
     void *dlogits;
     const int32_t *label;
@@ -59,10 +59,10 @@ __device__ __forceinline__ XentPart merge_warp(XentPart a)
     return a;
 }
 
-/* Loads a thread's logits of a tile: AHEAD chunks of N, BLOCK chunks apart; from `end` on they are
- * -inf. */
-template <int N, int AHEAD, int BLOCK = THREADS>
-__device__ __forceinline__ void load_tile(float (&x)[AHEAD][N], const float *row, int first, int end)
+/* Loads a thread's logits, of type L, of a tile: AHEAD chunks of N, BLOCK chunks apart; from `end` on they
+ * are -inf. */
+template <int N, int AHEAD, int BLOCK = THREADS, class L>
+__device__ __forceinline__ void load_tile(float (&x)[AHEAD][N], const L *row, int first, int end)
 {
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
@@ -72,7 +72,7 @@ __device__ __forceinline__ void load_tile(float (&x)[AHEAD][N], const float *row
         } else {
 #pragma unroll
             for (int i = 0; i < N; i++)
-                x[k][i] = c + i < end ? row[c + i] : -INFINITY;
+                x[k][i] = c + i < end ? to_float(row[c + i]) : -INFINITY;
         }
     }
 }
@@ -98,10 +98,10 @@ __device__ __forceinline__ void take_tile(XentPart &all, const float (&x)[AHEAD]
             all.sum += expf(x[k][i] - base);
 }
 
-template <int N> __global__ void __launch_bounds__(THREADS) k_xent_stats(const XentJob j)
+template <class L, int N> __global__ void __launch_bounds__(THREADS) k_xent_stats(const XentJob j)
 {
     enum { AHEAD = 16 / N };
-    const float *row = j.logits + (int64_t)blockIdx.x * j.ldlogits;
+    const L *row = (const L *)j.logits + (int64_t)blockIdx.x * j.ldlogits;
     XentPart all = {-INFINITY, 0}, *slot = (XentPart *)shared;
     float x[AHEAD][N];
     for (int first = (int)threadIdx.x * N; first < j.valid; first += AHEAD * THREADS * N) {
@@ -120,7 +120,7 @@ template <int N> __global__ void __launch_bounds__(THREADS) k_xent_stats(const X
     float *stats = j.stats + (int64_t)blockIdx.x * j.ldstats;
     stats[0] = all.largest;
     stats[1] = all.sum;
-    stats[2] = v >= 0 && v < j.valid ? row[v] : -INFINITY;
+    stats[2] = v >= 0 && v < j.valid ? to_float(row[v]) : -INFINITY;
 }
 
 /* With one part the output has the bits of that part: its sum is added to 0 without a factor. */
@@ -192,11 +192,12 @@ __device__ __forceinline__ void write_tile(T *out, float (&x)[AHEAD][N], int fir
 /* dlogits may start where the logits start. Tiles go left to right, and an element of dlogits is at most
  * as wide as a logit: once all threads have read their part of a tile, writing the tile overwrites no
  * logit that is still to be read. The next tile is loaded before that. */
-template <class T, int N> __global__ void __launch_bounds__(THREADS) k_xent_grad(const XentJob j)
+template <class T, class L, int N>
+__global__ void __launch_bounds__(THREADS) k_xent_grad(const XentJob j)
 {
     enum { AHEAD = 8 / N, TILE = AHEAD * THREADS * N };
     int64_t whole = whole_row(j.rows, blockIdx.x), v = j.label[whole] - j.v0;
-    const float *row = j.logits + (int64_t)blockIdx.x * j.ldlogits;
+    const L *row = (const L *)j.logits + (int64_t)blockIdx.x * j.ldlogits;
     const float *stats = j.stats + (int64_t)blockIdx.x * j.ldstats;
     T *out = (T *)j.dlogits + (int64_t)blockIdx.x * j.ldd;
     double mask = j.mask ? j.mask[whole] : 1;
@@ -223,11 +224,12 @@ template <class T, int N> __global__ void __launch_bounds__(THREADS) k_xent_grad
  * dlogits may start where the logits start, as in k_xent_grad. */
 enum { SLOTS = 512 };
 
-template <class T, int N> __global__ void __launch_bounds__(WIDE) k_xent(const XentJob j, int kept)
+template <class T, class L, int N>
+__global__ void __launch_bounds__(WIDE) k_xent(const XentJob j, int kept)
 {
-    enum { M = N > 1 ? 4 : 1, AHEAD = 8 / N, TILE = AHEAD * WIDE * N, FIRST = 8 / M };
+    enum { M = N > 1 ? Piece<L>::N : 1, AHEAD = 8 / N, TILE = AHEAD * WIDE * N, FIRST = 8 / M };
     int64_t whole = whole_row(j.rows, blockIdx.x), v = j.label[whole] - j.v0;
-    const float *row = j.logits + (int64_t)blockIdx.x * j.ldlogits;
+    const L *row = (const L *)j.logits + (int64_t)blockIdx.x * j.ldlogits;
     XentPart all = {-INFINITY, 0}, *slot = (XentPart *)shared;
     float *own = (float *)(shared + SLOTS), *stats = (float *)(slot + WIDE_WARPS), x[FIRST][M], y[AHEAD][N];
     double mask = j.mask ? j.mask[whole] : 1;
@@ -249,7 +251,7 @@ template <class T, int N> __global__ void __launch_bounds__(WIDE) k_xent(const X
             all = merge(all, slot[w]);
         stats[0] = all.largest;
         stats[1] = all.sum;
-        stats[2] = v >= 0 && v < in ? row[v] : -INFINITY;
+        stats[2] = v >= 0 && v < in ? to_float(row[v]) : -INFINITY;
         write_loss(j, stats, whole);
     }
     __syncthreads();
@@ -259,7 +261,10 @@ template <class T, int N> __global__ void __launch_bounds__(WIDE) k_xent(const X
     XentGrad g = {stats[0], k0 / stats[1], k0, v, in};
     T *out = (T *)j.dlogits + (int64_t)blockIdx.x * j.ldd;
     for (int tile = 0; tile < j.cols; tile += TILE) {
-        load_tile<N, AHEAD, WIDE>(y, tile < kept ? own : row, tile + first, in);
+        if (tile < kept)
+            load_tile<N, AHEAD, WIDE>(y, own, tile + first, in);
+        else
+            load_tile<N, AHEAD, WIDE>(y, row, tile + first, in);
         if (j.behind && tile + TILE > kept)
             __syncthreads();
         write_tile<N, AHEAD, WIDE>(out, y, tile + first, j.cols, g);
@@ -268,10 +273,11 @@ template <class T, int N> __global__ void __launch_bounds__(WIDE) k_xent(const X
 
 static XentJob job_of(Mat stats, Mat logits, const int32_t *label, RowMap rows, int64_t v0, int64_t valid)
 {
-    BUG_ON(logits.type != F32 || stats.type != F32 || stats.cols != 3 || stats.rows != logits.rows);
+    BUG_ON(logits.type != F32 && logits.type != BF16);
+    BUG_ON(stats.type != F32 || stats.cols != 3 || stats.rows != logits.rows);
     BUG_ON(valid < 0 || valid > logits.cols || logits.cols >= (int64_t)1 << 30);
     XentJob j = {};
-    j.logits = (const float *)logits.p, j.ldlogits = logits.ld;
+    j.logits = logits.p, j.ldlogits = logits.ld;
     j.stats = (float *)stats.p, j.ldstats = stats.ld;
     j.label = label;
     j.rows = rows_of(rows);
@@ -282,6 +288,25 @@ static XentJob job_of(Mat stats, Mat logits, const int32_t *label, RowMap rows, 
     return j;
 }
 
+/* Calls run with a number of the logits' type. */
+template <class Run> static void with_logits(Dtype type, Run run)
+{
+    if (type == BF16)
+        run(Bf16());
+    else
+        run(float());
+}
+
+/* Calls run with numbers of the types of dlogits and of logits; BF16 logits have a BF16 gradient. */
+template <class Run> static void with_types(Mat dlogits, Mat logits, Run run)
+{
+    BUG_ON(logits.type == BF16 && dlogits.p && dlogits.type != BF16);
+    if (logits.type == BF16)
+        run(Bf16(), Bf16());
+    else
+        with_type(dlogits.p ? dlogits.type : F32, [&](auto t) { run(t, float()); });
+}
+
 void cuda_xent_stats(Device *d, Mat stats, Mat logits, const int32_t *label, RowMap rows, int64_t v0,
                      int64_t valid)
 {
@@ -289,10 +314,15 @@ void cuda_xent_stats(Device *d, Mat stats, Mat logits, const int32_t *label, Row
     if (!logits.rows)
         return;
     XentJob j = job_of(stats, logits, label, rows, v0, valid);
-    if (aligned(logits))
-        LAUNCH((k_xent_stats<4>), blocks_of(j.count), THREADS, WARPS * sizeof(XentPart), c->compute, j);
-    else
-        LAUNCH((k_xent_stats<1>), blocks_of(j.count), THREADS, WARPS * sizeof(XentPart), c->compute, j);
+    with_logits(logits.type, [&](auto l) {
+        typedef decltype(l) L;
+        enum { N = Piece<L>::N };
+        const size_t bytes = WARPS * sizeof(XentPart);
+        if (aligned(logits))
+            LAUNCH((k_xent_stats<L, N>), blocks_of(j.count), THREADS, bytes, c->compute, j);
+        else
+            LAUNCH((k_xent_stats<L, 1>), blocks_of(j.count), THREADS, bytes, c->compute, j);
+    });
 }
 
 void cuda_xent_combine(Device *d, Mat stats, Mat parts)
@@ -326,7 +356,7 @@ static int grad_job(XentJob *j, Mat loss, Mat dlogits, Mat logits, Mat stats, co
     j->dlogits = dlogits.p, j->ldd = dlogits.ld;
     j->behind = overlap(dlogits, logits);
     size_t wide = (size_t)dlogits.ld * dtype_size(dlogits.type);
-    BUG_ON(j->behind && (dlogits.p != logits.p || wide != (size_t)logits.ld * 4));
+    BUG_ON(j->behind && (dlogits.p != logits.p || wide != (size_t)logits.ld * dtype_size(logits.type)));
     return 1;
 }
 
@@ -341,12 +371,13 @@ void cuda_xent_grad(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, con
         LAUNCH(k_xent_loss, blocks_of(ceil_div(j.count, THREADS)), THREADS, 0, c->compute, j);
         return;
     }
-    with_type(dlogits.type, [&](auto t) {
+    with_types(dlogits, logits, [&](auto t, auto l) {
         typedef decltype(t) T;
+        typedef decltype(l) L;
         if (aligned(logits) && aligned(dlogits))
-            LAUNCH((k_xent_grad<T, 8>), blocks_of(j.count), THREADS, 0, c->compute, j);
+            LAUNCH((k_xent_grad<T, L, 8>), blocks_of(j.count), THREADS, 0, c->compute, j);
         else
-            LAUNCH((k_xent_grad<T, 1>), blocks_of(j.count), THREADS, 0, c->compute, j);
+            LAUNCH((k_xent_grad<T, L, 1>), blocks_of(j.count), THREADS, 0, c->compute, j);
     });
 }
 
@@ -357,16 +388,20 @@ static int64_t kept_columns(const Cuda *c, int64_t valid)
     return valid < room ? ceil_div(valid, tile) * tile : room;
 }
 
+/* Lets a kernel of xent take as much shared memory as it may. */
+template <class T, class L> static void open_kernels(int bytes)
+{
+    CUDA_OK(cudaFuncSetAttribute(k_xent<T, L, 8>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+    CUDA_OK(cudaFuncSetAttribute(k_xent<T, L, 1>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
+
 void cuda_xent_open(const Cuda *c)
 {
     int bytes = SLOTS + 4 * (int)kept_columns(c, INT32_MAX);
-    const Dtype types[] = {F32, BF16, F16};
-    for (Dtype type : types)
-        with_type(type, [&](auto t) {
-            typedef decltype(t) T;
-            CUDA_OK(cudaFuncSetAttribute(k_xent<T, 8>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-            CUDA_OK(cudaFuncSetAttribute(k_xent<T, 1>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-        });
+    open_kernels<float, float>(bytes);
+    open_kernels<Bf16, float>(bytes);
+    open_kernels<Half, float>(bytes);
+    open_kernels<Bf16, Bf16>(bytes);
 }
 
 void cuda_xent(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,
@@ -378,11 +413,12 @@ void cuda_xent(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const in
         return;
     int kept = (int)kept_columns(c, valid);
     size_t bytes = SLOTS + 4 * (size_t)kept;
-    with_type(dlogits.p ? dlogits.type : F32, [&](auto t) {
+    with_types(dlogits, logits, [&](auto t, auto l) {
         typedef decltype(t) T;
+        typedef decltype(l) L;
         if (aligned(logits) && aligned(dlogits))
-            LAUNCH((k_xent<T, 8>), blocks_of(j.count), WIDE, bytes, c->compute, j, kept);
+            LAUNCH((k_xent<T, L, 8>), blocks_of(j.count), WIDE, bytes, c->compute, j, kept);
         else
-            LAUNCH((k_xent<T, 1>), blocks_of(j.count), WIDE, bytes, c->compute, j, kept);
+            LAUNCH((k_xent<T, L, 1>), blocks_of(j.count), WIDE, bytes, c->compute, j, kept);
     });
 }

@@ -114,15 +114,20 @@ static void see_logits(void *dump, Model *m, int part, const char *where, Mat x)
     int64_t size = (int64_t)dtype_size(m->dim.real), V = m->cfg->vocab_size;
     int64_t *sample = xcalloc((size_t)m->now.B, sizeof *sample);
     char *line = xcalloc((size_t)x.cols, (size_t)size);
+    uint16_t *half = xcalloc((size_t)x.cols, sizeof *half);
     m->dev->get(m->dev, sample, m->watch.batch->sample, (size_t)m->now.B * sizeof *sample);
     for (int64_t r = 0; r < x.rows; r++) {
         int64_t row = mapped_row(m->watch.rows, r);
         int64_t first = sample[row / own.stride] * m->now.context.positions;
         int64_t at = first + positions_at(&own, row % own.stride);
-        m->dev->get(m->dev, line, mat_at(x, r, 0), (size_t)(x.cols * size));
+        m->dev->get(m->dev, x.type == BF16 ? (char *)half : line, mat_at(x, r, 0),
+                    (size_t)x.cols * dtype_size(x.type));
+        for (int64_t c = 0; x.type == BF16 && c < x.cols; c++)     /* BF16 is the upper half of F32 */
+            memcpy(line + c * size, &(uint32_t){(uint32_t)half[c] << 16}, sizeof(uint32_t));
         put(dump, LOGITS, (at * V + m->dim.vocab0) * size, line, x.cols * size);
     }
     free(sample);
+    free(half);
     free(line);
 }
 

@@ -56,6 +56,9 @@ static int shares_data(const Config *c)
     PAIR(fp8, params_dtype,                                                                                  \
          c->fp8 != FP8_NONE && c->params_dtype != PARAMS_DTYPE_BF16 && c->params_dtype != PARAMS_DTYPE_FP16, \
          "use bf16")                                                                                         \
+    PAIR(logits_dtype, params_dtype,                                                                         \
+         c->logits_dtype == LOGITS_DTYPE_BF16 && c->params_dtype != PARAMS_DTYPE_BF16,                       \
+         "one product makes them from such weights: use fp32, or bf16")                                      \
     PAIR(overlap_param_gather, data_parallel_sharding_strategy, DP && c->overlap_param_gather && NO_SHARD,   \
          "with copies there is nothing to gather: use optim, optim_grads or optim_grads_params")             \
     PAIR(overlap_param_gather, overlap_grad_reduce,                                                          \

@@ -16,7 +16,7 @@ typedef struct {
     int64_t first, n;
     RowMap rows;               /* from a row of the slice to its row of T */
     Mat x, ln, stat;           /* [n,H], [n,H], real [n,2]: rows of this rank */
-    Mat all, logits;           /* [N,H], real [N,V]: rows of all tensor ranks */
+    Mat all, logits;           /* [N,H], logits' type [N,V]: rows of all tensor ranks */
 } Slice;
 
 /* The output layer's weight (the embedding's when they are tied) and, in a backward, its gradient. */
@@ -39,7 +39,7 @@ static void final_norm(Model *m, int part, Mat y, Mat stats, Mat x)
 static Mat over_logits(const Model *m, Mat logits)
 {
     return (Mat){logits.p, logits.rows, logits.cols,
-                 logits.ld * (int64_t)(dtype_size(m->dim.real) / dtype_size(m->dim.type)), m->dim.type};
+                 logits.ld * (int64_t)(dtype_size(logits.type) / dtype_size(m->dim.type)), m->dim.type};
 }
 
 /* Chooses the rows of a slice and takes memory for it. */
@@ -49,7 +49,7 @@ static Slice slice_open(Model *m, const Batch *b, Mat x, int64_t first, int64_t 
     Slice s = {.batch = b, .first = first, .n = n, .rows = {n, first, x.rows}, .x = mat_rows(x, first, n)};
     s.ln = model_take(m, &m->scratch, n, m->dim.H);
     s.stat = mat_take(&m->scratch, n, 2, m->dim.real);
-    s.logits = mat_take(&m->scratch, N, m->dim.V, m->dim.real);
+    s.logits = mat_take(&m->scratch, N, m->dim.V, m->dim.logits);
     return s;
 }
 

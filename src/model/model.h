@@ -134,6 +134,7 @@ typedef struct {
     int64_t Vvalid;            /* columns of V without the padding */
     int64_t vocab0;            /* first token of this rank's slice */
     Dtype type, real;          /* type of storage; type of gradients, statistics and losses */
+    Dtype logits;              /* type of the head's logits, but for a generated token's, which are real */
 } ModelDims;
 
 /* The tensor-parallel group as the layers use it. */

@@ -136,7 +136,8 @@ static ModelDims dims_of(const Params *p)
     int64_t groups = c->num_query_groups;
     ModelDims d = {.H = c->hidden_size, .A = c->num_attention_heads / tp, .K = groups < tp ? 1 : groups / tp,
                    .D = c->kv_channels, .F = c->ffn_hidden_size / tp, .V = c->padded_vocab_size / tp,
-                   .type = p->type, .real = p->real};
+                   .type = p->type, .real = p->real,
+                   .logits = c->logits_dtype == LOGITS_DTYPE_BF16 ? BF16 : p->real};
     d.expert_F = c->moe_ffn_hidden_size / p->grid->expert[EXPERT_TP].size;
     d.vocab0 = p->grid->index[AXIS_TP] * d.V;
     d.Vvalid = c->vocab_size - d.vocab0;

@@ -17,7 +17,8 @@ int64_t run_logits_rows(const Config *c, int apart, int64_t most)
 {
     int64_t all = c->micro_batch_size * c->seq_length / c->context_parallel_size;
     int64_t tp = c->tensor_model_parallel_size, ranks = c->sequence_parallel ? tp : 1, unit = ranks;
-    int64_t bytes = c->padded_vocab_size / tp * (c->params_dtype == PARAMS_DTYPE_FP64 ? 8 : 4);
+    int64_t size = c->logits_dtype == LOGITS_DTYPE_BF16 ? 2 : c->params_dtype == PARAMS_DTYPE_FP64 ? 8 : 4;
+    int64_t bytes = c->padded_vocab_size / tp * size;
     if (c->logits_slice_rows)
         return c->logits_slice_rows < all ? c->logits_slice_rows : all;
     int64_t slices = (all * bytes + CACHED_LOGITS - 1) / CACHED_LOGITS;

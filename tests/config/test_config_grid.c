@@ -48,6 +48,7 @@ static const struct { const char *a, *b, *args, *mend; int world, others;
     {"fp8", "params_dtype",
      "fp8=hybrid|device=cuda|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=64",
      "params_dtype=bf16", 1, 0},
+    {"logits_dtype", "params_dtype", "logits_dtype=bf16", "params_dtype=bf16", 1, 0},
     {"overlap_param_gather", "data_parallel_sharding_strategy",
      "overlap_param_gather=true|overlap_grad_reduce=true", "data_parallel_sharding_strategy=optim", 2, 0},
     {"overlap_param_gather", "overlap_grad_reduce",

@@ -397,12 +397,15 @@ static void case_none(Bench *b)
     b->d->route_stats(b->d, mat(NULL, 3, 0, real.type), logits, none, &rule);
 }
 
+/* BF16 logits have a BF16 gradient. */
+static Dtype logits_type(Bench *b) { return b->storage == BF16 && draw(b, 0, 1) ? BF16 : F32; }
+
 static void case_xent(Bench *b)
 {
     int64_t rows = draw_size(b, 40), cols = draw_cols(b, 5100), valid = draw(b, 1, cols), v0 = draw(b, 0, 9);
     int64_t total = rows + draw(b, 0, 20), n = draw(b, 0, 1) ? rows : 1;
     RowMap map = {n, n == rows ? total - rows : 0, 1};
-    Mat none = {0}, logits = input(b, rows, cols, F32, 3), parts = output(b, 2 * rows, 3, F32);
+    Mat none = {0}, logits = input(b, rows, cols, logits_type(b), 3), parts = output(b, 2 * rows, 3, F32);
     Mat stats = output(b, rows, 3, F32);
     loosen(b, 4);
     const int32_t *label = whole(b, total, v0, v0 + valid - 1);
@@ -427,7 +430,7 @@ static void case_xent_whole(Bench *b)
     int64_t rows = draw_size(b, 9), cols = draw_cols(b, 20000), valid = draw(b, 1, cols);
     int64_t total = rows + draw(b, 0, 20);
     RowMap map = {rows, total - rows, 1};
-    Mat none = {0}, logits = input(b, rows, cols, F32, 3), stats = changed(b, rows, 3, F32, 1);
+    Mat none = {0}, logits = input(b, rows, cols, logits_type(b), 3), stats = changed(b, rows, 3, F32, 1);
     b->t[b->n - 1].role = IN;                          /* scratch memory: not compared */
     const int32_t *label = whole(b, total, 0, valid - 1);
     float mask[64];

@@ -93,6 +93,9 @@ static void choices(const char *file)
               300, "all rows");
     CHECK(run_logits_rows(shape(file, 1, "logits_slice_rows=77"), 1, 500) == 77 &&
               run_logits_rows(shape(file, 1, "logits_slice_rows=77"), 0, 0) == 77, "as the key says");
+    const Config *bf16 = shape(file, 1, "logits_dtype=bf16");
+    CHECK(run_logits_rows(bf16, 1, 0) > 1.6 * (double)largest && run_logits_rows(bf16, 0, 0) == 437,
+          "%ld, %ld rows in BF16", run_logits_rows(bf16, 1, 0), run_logits_rows(bf16, 0, 0));
     CHECK(need(shape(file, 1, "logits_slice_rows=512"), 0, 0) < need(c, 2048, 0), "fewer rows than 2,048");
 }
 
@@ -141,7 +144,7 @@ static const Batch *feed(void *run, int mb)
     return &batch;
 }
 
-/* The gradients of a step, on the heap, of this rank.
+/* The gradients of a step in F64, on the heap, of this rank.
  *   n, loss  out  how many; their loss */
 static double *gradients(const char *file, const char *more, int64_t *n, double *loss)
 {
@@ -152,7 +155,9 @@ static double *gradients(const char *file, const char *more, int64_t *n, double 
     *n = r.params.data.elems;
     *loss = r.step.verdict.loss;
     double *x = xcalloc((size_t)*n, sizeof *x);
-    r.dev.get(&r.dev, x, r.params.data.grad.p, (size_t)*n * sizeof *x);
+    r.dev.get(&r.dev, x, r.params.data.grad.p, (size_t)*n * dtype_size(r.params.real));
+    for (int64_t i = *n - 1; i >= 0 && r.params.real == F32; i--)
+        x[i] = ((const float *)x)[i];
     run_close(&r);
     return x;
 }
@@ -186,6 +191,31 @@ static void numbers(const char *file)
     }
 }
 
+/* BF16 logits beside F32 ones, with BF16 weights: another loss and other gradients, as BF16 rounds. */
+static void narrow(const char *file)
+{
+    static const char *const layout[] = {"tensor_model_parallel_size=2", "tensor_model_parallel_size=1",
+                                         "tensor_model_parallel_size=2 sequence_parallel=true"};
+    for (int l = 0; l < 3; l++) {
+        char more[160];
+        double loss, other, off = 0, size = 0;
+        int64_t n, m;
+        snprintf(more, sizeof more, "params_dtype=bf16 init_method_std=0.3 %s", layout[l]);
+        double *wide = gradients(file, more, &n, &loss);
+        snprintf(more, sizeof more, "params_dtype=bf16 init_method_std=0.3 logits_dtype=bf16 %s", layout[l]);
+        double *half = gradients(file, more, &m, &other);
+        for (int64_t i = 0; i < n; i++) {
+            off += (half[i] - wide[i]) * (half[i] - wide[i]);
+            size += wide[i] * wide[i];
+        }
+        CHECK(n == m && other != loss && fabs(other - loss) < 2e-3 * loss, "%s: loss %.9g, %.9g", more, other,
+              loss);
+        CHECK(off > 0 && sqrt(off / size) < 0.01, "%s: gradients are %g apart", more, sqrt(off / size));
+        free(half);
+        free(wide);
+    }
+}
+
 int main(void)
 {
     char *large, *tiny;
@@ -201,5 +231,6 @@ int main(void)
         times(large);
     }
     numbers(tiny);
+    narrow(tiny);
     return test_end();
 }

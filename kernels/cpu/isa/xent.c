@@ -47,32 +47,44 @@ static REAL sum_exp(const REAL *x, int64_t n, REAL largest)
     return vsum(s[0] + s[1]);
 }
 
+/* Logits [c, c + n) of row r as reals: themselves, or converted in buf. */
+static const REAL *piece(const Job *j, int64_t r, int64_t c, int64_t n, REAL buf[PIECE])
+{
+    const void *x = mat_at(j->logits, r, c);
+    if (j->logits.type == REAL_TYPE)
+        return x;
+    FN(load_reals)(buf, x, n, j->logits.type);
+    return buf;
+}
+
 static void stats_item(void *ctx, int64_t r, int thread)
 {
     (void)thread;
     const Job *j = ctx;
-    const REAL *x = mat_at(j->logits, r, 0);
+    REAL buf[PIECE];
     REAL *stats = mat_at(j->stats, r, 0), largest = -INFINITY, sum = 0;
     for (int64_t c = 0; c < j->valid; c += PIECE) {
         int64_t n = j->valid - c < PIECE ? j->valid - c : PIECE;
-        REAL m = largest_of(x + c, n);
+        const REAL *x = piece(j, r, c, n, buf);
+        REAL m = largest_of(x, n);
         if (m > largest) {
             sum *= (REAL)exp((double)(largest - m));
             largest = m;
         }
         /* while all logits are -inf the sum is 0; 0 in place of `largest` then avoids -inf + inf. A NaN
          * stays in the sum */
-        sum += sum_exp(x + c, n, largest == -INFINITY ? 0 : largest);
+        sum += sum_exp(x, n, largest == -INFINITY ? 0 : largest);
     }
     int64_t v = j->label[mapped_row(j->rows, r)] - j->v0;
     stats[0] = largest;
     stats[1] = sum;
-    stats[2] = v >= 0 && v < j->valid ? x[v] : -INFINITY;
+    stats[2] = v >= 0 && v < j->valid ? *piece(j, r, v, 1, buf) : -INFINITY;
 }
 
 static void check(const Job *j)
 {
-    BUG_ON(j->logits.type != REAL_TYPE || j->stats.type != REAL_TYPE || j->stats.cols != 3);
+    BUG_ON(j->logits.type != REAL_TYPE && (REAL_TYPE != F32 || dtype_size(j->logits.type) != 2));
+    BUG_ON(j->stats.type != REAL_TYPE || j->stats.cols != 3);
     BUG_ON(j->stats.rows != j->logits.rows || j->valid < 0 || j->valid > j->logits.cols);
 }
 
@@ -117,7 +129,8 @@ void FN(cpu_xent_combine)(Device *d, Mat stats, Mat parts)
 static void grad_item(void *ctx, int64_t r, int thread)
 {
     const Job *j = ctx;
-    const REAL *x = mat_at(j->logits, r, 0), *stats = mat_at(j->stats, r, 0);
+    const REAL *stats = mat_at(j->stats, r, 0);
+    REAL wide[PIECE];
     int64_t row = mapped_row(j->rows, r), v = j->label[row] - j->v0;
     double mask = j->mask ? j->mask[row] : 1;
     /* a masked row gives zeros, even if its label or its logits are invalid */
@@ -129,10 +142,11 @@ static void grad_item(void *ctx, int64_t r, int thread)
     for (int64_t c = 0; c < j->dlogits.cols; c += PIECE) {
         int64_t n = j->dlogits.cols - c < PIECE ? j->dlogits.cols - c : PIECE;
         int64_t in = mask == 0 || c >= j->valid ? 0 : j->valid - c < n ? j->valid - c : n;
+        const REAL *x = piece(j, r, c, n, wide);
         Mat dm = mat_cols(j->dlogits, c, n);
         REAL *dx = row_out(dm, r, buf);
         for (int64_t i = 0; i < in; i += VN)
-            vput(dx + i, vexp(vget(x + c + i, in - i) - stats[0]) * norm, in - i);
+            vput(dx + i, vexp(vget(x + i, in - i) - stats[0]) * norm, in - i);
         for (int64_t i = in; i < n; i++)
             dx[i] = 0;
         if (v >= c && v < c + in)
