@@ -102,7 +102,7 @@ restarts=
     [ "$(errors)" = 1 ] && grep -q '^error\[replicas\] .*after iteration 4, rank 2 on host .*group dp' "$work/log" || fail "a replica"
     [ -z "$(ls "$work/run/checkpoints")" ] || fail "a checkpoint holds the flip"
     # a gradient that is not finite for once: the step is, when it runs again
-    for fault in "1 B 6 gradient 3 $model" "2 F 5 gradient 4 $data" "3 R 4 gradient 8 $data"; do
+    for fault in "1 B1 6 gradient 3 $model" "2 F 5 gradient 4 $data" "3 R 4 gradient 8 $data"; do
         set -- $fault
         what="$1 $2 $3 $4 $5"; shift 5
         job 16 "$what" "$@"
@@ -121,7 +121,7 @@ restarts=
     computed 17 '3 4 0 persistent' "rank 1 $host or rank 3 $host" tensor_model_parallel_size=2 \
         data_parallel_sharding_strategy=optim_grads_params
     restarts='--restarts 2'
-    job 0 '1 B 6 gradient 3' $model
+    job 0 '1 B1 6 gradient 3' $model
     same model "$work/run" "a gradient that was not finite"
     job 0 '1 F 7 weight 9' $data
     same data "$work/run" "a weight that flipped"
