@@ -131,13 +131,17 @@ static void arrays(Device *d, OpKind op, const int64_t *n, size_t step, int64_t 
         add(d, all);
 }
 
-/* Adds an optimizer update: it reads the gradient, reads and writes the weight and `states` moments
- * (over the bus where these are in mapped memory), and writes the storage copy. */
+/* Adds an optimizer update: it reads the gradient, reads and writes the master and `states` moments
+ * (over the bus where these are in mapped memory), and writes the storage copy. A master in two halves is
+ * read and written as storage copy and remainder. */
 static void update(Device *d, OpKind op, const Update *u, int states)
 {
-    size_t real = dtype_size(d->real), copy = u->out_type == d->real ? 0 : dtype_size(u->out_type);
-    arrays(d, op, &u->list->n, sizeof *u->list, u->count, (double)((size_t)(3 + 2 * states) * real + copy),
-           u->mapped ? (double)((size_t)(1 + states) * real) : 0);
+    int halves = u->out_type == BF16;
+    size_t real = dtype_size(d->real), master = halves ? sizeof(int16_t) : real,
+           copy = u->out_type == d->real ? 0 : (size_t)(halves ? 2 : 1) * dtype_size(u->out_type);
+    arrays(d, op, &u->list->n, sizeof *u->list, u->count,
+           (double)((size_t)(1 + 2 * states) * real + 2 * master + copy),
+           u->mapped ? (double)(master + (size_t)states * real) : 0);
 }
 
 /* ---- one row per op: statements over its arguments ---- */
@@ -148,7 +152,7 @@ OPS(X)
 
 #define COST_copy MOVES(copy, bytes_of(dst) + bytes_of(src))
 #define COST_zero MOVES(zero, (double)bytes)
-#define COST_normals MOVES(normals, bytes_of(y))
+#define COST_normals MOVES(normals, bytes_of(y) + bytes_of(rest))
 #define COST_add MOVES(add, bytes_of(y) + bytes_of(a) + bytes_of(b))
 #define COST_sum_parts MOVES(sum_parts, bytes_of(y) + bytes_of(parts))
 #define COST_matmul                                                                                          \

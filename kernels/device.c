@@ -1,11 +1,12 @@
 /* device -- what all devices share: names of types, arenas of device and host memory, copies */
 #include "device.h"
+#include "half.h"
 #include <stdio.h>
 #include <string.h>
 
 const char *dtype_name(Dtype t)
 {
-    static const char *const names[] = {"F64", "F32", "BF16", "F16", "I32", "I64"};
+    static const char *const names[] = {"F64", "F32", "BF16", "F16", "I32", "I64", "I16"};
     BUG_ON((unsigned)t >= DTYPES);
     return names[t];
 }
@@ -79,4 +80,35 @@ int64_t device_snapshot(Device *d, void *dst, const void *src, size_t bytes)
         return d->snapshot(d, dst, src, bytes);
     host_copy(dst, src, bytes);
     return 0;
+}
+
+/* Masters that are taken apart or joined at a time. */
+enum { MASTERS = 1 << 15 };
+
+void device_put_masters(Device *d, uint16_t *weight, int16_t *rest, const float *src, int64_t n)
+{
+    uint16_t upper[MASTERS];
+    int16_t lower[MASTERS];
+    for (int64_t at = 0, part; at < n; at += part) {
+        part = n - at < MASTERS ? n - at : MASTERS;
+        for (int64_t i = 0; i < part; i++) {
+            upper[i] = master_weight(src[at + i]);
+            lower[i] = master_rest(src[at + i]);
+        }
+        device_put(d, weight + at, upper, (size_t)part * sizeof *upper);
+        device_put(d, rest + at, lower, (size_t)part * sizeof *lower);
+    }
+}
+
+void device_get_masters(Device *d, float *dst, const uint16_t *weight, const int16_t *rest, int64_t n)
+{
+    uint16_t upper[MASTERS];
+    int16_t lower[MASTERS];
+    for (int64_t at = 0, part; at < n; at += part) {
+        part = n - at < MASTERS ? n - at : MASTERS;
+        device_get(d, upper, weight + at, (size_t)part * sizeof *upper);
+        device_get(d, lower, rest + at, (size_t)part * sizeof *lower);
+        for (int64_t i = 0; i < part; i++)
+            dst[at + i] = master_join(upper[i], lower[i]);
+    }
 }

@@ -26,8 +26,8 @@
 extern "C" {
 #endif
 
-typedef enum { F64, F32, BF16, F16, I32, I64, DTYPES } Dtype;
-static inline size_t dtype_size(Dtype t) { static const uint8_t n[] = {8, 4, 2, 2, 4, 8}; return n[t]; }
+typedef enum { F64, F32, BF16, F16, I32, I64, I16, DTYPES } Dtype;
+static inline size_t dtype_size(Dtype t) { static const uint8_t n[] = {8, 4, 2, 2, 4, 8, 2}; return n[t]; }
 const char *dtype_name(Dtype t);             /* "F64", "F32", "BF16", ... as in safetensors */
 
 /* View of a matrix. (B, S, C) is rows = B*S, cols = C; element (r, c) is element r*ld + c from p on. */
@@ -182,7 +182,9 @@ typedef struct {
 /* n consecutive elements that an optimizer updates. Arrays are real, [n], in device memory. */
 typedef struct {
     int64_t n;
-    void *w;                   /* in/out: master weights */
+    void *w;                   /* in/out: master weights; NULL: they are in `out` and `rest` */
+    int16_t *rest;             /* in/out: remainders of F32 masters whose weights are `out` (half.h): out_type
+                                * is BF16 then, and out is read and written; NULL: masters are in w */
     const void *g;             /* in: gradient, which the op multiplies by verdict->multiplier */
     void *m, *v;               /* in/out: first and second moments; NULL where the optimizer has none */
     void *dir;                 /* out of lamb_direction, in of lamb_apply: LAMB's direction; may be g */
@@ -196,7 +198,7 @@ typedef struct {
     const Updated *list;       /* [count] */
     int64_t count;
     Dtype out_type;            /* type of every Updated.out */
-    int mapped;                /* bool: w, m and v lie in mapped memory */
+    int mapped;                /* bool: w or rest, m and v lie in mapped memory */
     const Verdict *verdict;    /* device memory; with go 0 the op writes nothing */
     double lr, beta1, beta2, eps;
     double bias1, bias2;       /* 1 - beta^t */
@@ -205,8 +207,9 @@ typedef struct {
     int nesterov;              /* bool */
 } Update;
 
-/* n elements of device memory whose squares are added to *sum, device memory too. */
-typedef struct { Exact *sum; const void *x; int64_t n; } Squares;
+/* n elements of device memory whose squares are added to *sum, device memory too. With `rest`, [n], they are
+ * F32 masters: x are their BF16 weights and rest the remainders (half.h). */
+typedef struct { Exact *sum; const void *x; int64_t n; const int16_t *rest; } Squares;
 
 /* Bytes of device memory, one or more, whose hash is added to *sum, device memory too. */
 typedef struct { uint64_t *sum; const void *x; int64_t bytes; } Hashed;
@@ -247,13 +250,15 @@ typedef struct {
      * the same bits on every device. Element (r, c) is number first + r step + c of stream (key, 0) of      \
      * rng_normal.                                                                                           \
      *   y      out  [n, m]  storage or real                                                                 \
+     *   rest   out  [n, m]  I16: remainders of the numbers, which are F32 masters then, and y, BF16, has   \
+     *                       their weights (half.h); absent: none                                            \
      *   mean   in                                                                                           \
      *   std    in           standard deviation; 0: every element is mean                                    \
      *   key    in           rng_key(seed, name)                                                             \
      *   first  in           number of element (0, 0)                                                        \
      *   step   in           numbers from one row to the next */                                             \
-    X(normals, (Device *d, Mat y, double mean, double std, uint64_t key, int64_t first, int64_t step),       \
-      (d, y, mean, std, key, first, step))                                                                   \
+    X(normals, (Device *d, Mat y, Mat rest, double mean, double std, uint64_t key, int64_t first,            \
+                int64_t step), (d, y, rest, mean, std, key, first, step))                                    \
     /* y = a + b.                                                                                            \
      *   y     out  [n, m]  storage; may be a or b                                                           \
      *   a, b  in   [n, m]  y's type */                                                                      \
@@ -555,7 +560,7 @@ typedef struct {
      * two `carry`.                                                                                          \
      *   list   in  [count]  arrays of `type`, and their sums; entries may share a sum                       \
      *   count  in           number of arrays                                                                \
-     *   type   in           type of the elements */                                                         \
+     *   type   in           type of the elements of the arrays without `rest` */                            \
     X(squares, (Device *d, const Squares *list, int64_t count, Dtype type), (d, list, count, type))          \
     /* Adds hashes to sums, in each entry of a list: for each word of 8 bytes its HASH_WORD, modulo 2^64.    \
      * The last word is filled up with zeros. Numbers count as their bits: 0 and -0 differ, a NaN equals     \
@@ -726,6 +731,10 @@ size_t host_left(void);
 void device_put(Device *d, void *dst, const void *src, size_t bytes);
 void device_get(Device *d, void *dst, const void *src, size_t bytes);
 int64_t device_snapshot(Device *d, void *dst, const void *src, size_t bytes);
+
+/* Copies n F32 masters between the host and where their weights and remainders are (half.h). d as above. */
+void device_put_masters(Device *d, uint16_t *weight, int16_t *rest, const float *src, int64_t n);
+void device_get_masters(Device *d, float *dst, const uint16_t *weight, const int16_t *rest, int64_t n);
 
 /* Opens a device whose ops do nothing, for runs that only count memory. */
 void null_open(Device *d, Dtype real);

@@ -217,10 +217,10 @@ static Flat take(const Data *d, Arena *run, Dtype type, int sharded)
     return take_parts(d, run, type, sharded, d->elems);
 }
 
-/* Takes an array of masters or moments. */
-static Flat take_state(const Data *d, Arena *run)
+/* Takes an array of masters, of their remainders, or of moments. */
+static Flat take_state(const Data *d, Arena *run, Dtype type)
 {
-    return take_parts(d, run, d->real, d->stage >= SHARD_OPTIM, d->resident);
+    return take_parts(d, run, type, d->stage >= SHARD_OPTIM, d->resident);
 }
 
 /* Takes both windows from one block of d->window elements: the first grows from its start, the second from
@@ -263,10 +263,11 @@ void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments)
     d->grad = gradients ? take(d, run, d->real, grads_sharded(d)) : (Flat){.type = d->real};
     take_windows(d, d->out, run, d->real, gradients && grads_sharded(d));
     d->bytes[1] = (int64_t)(run->used - start), start = run->used;
+    d->halves = gradients && d->type == BF16;
     if (gradients && d->type != d->real)
-        d->master = take_state(d, run);
+        d->master = take_state(d, run, d->halves ? I16 : d->real);
     for (int i = 0; i < 2; i++)
-        d->moment[i] = i < moments ? take_state(d, run) : (Flat){.type = d->real};
+        d->moment[i] = i < moments ? take_state(d, run, d->real) : (Flat){.type = d->real};
     d->bytes[2] = (int64_t)(run->used - start);
     for (int i = 0; i < d->buckets; i++) {
         Bucket *b = &d->bucket[i];

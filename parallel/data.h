@@ -13,7 +13,8 @@
  *   SHARD_GRADS     whole              shard + window     shard                 P_os+g
  *   SHARD_PARAMS    shard + window     shard + window     shard                 P_os+g+p
  *
- * fp32 and fp64 weights are their own masters: the shard of the masters is a slice of the whole weights.
+ * fp32 and fp64 weights are their own masters: the shard of the masters is a slice of the whole weights. A
+ * bf16 weight holds half of its master (half.h): the array of masters has the other half, I16 remainders.
  *
  * A unit is a run of neighbouring parts of the model; its buckets are gathered and reduced together. Two
  * windows hold the whole buckets of one unit each: one unit is computed with while the other is under way. A
@@ -115,7 +116,9 @@ typedef struct {
     Arena *mapped;             /* host memory for the masters and moments of the others */
     int64_t cleared;           /* ticket of the zeroing of offloaded gradients; 0: as above */
 
-    Flat weight, grad, master, moment[2];
+    Flat weight, grad, moment[2];
+    Flat master;               /* real; I16 with `halves`; weight's where weights are their own masters */
+    int halves;                /* bool: a master is the bf16 weight and the remainder in `master` */
     int gradients;             /* bool: there are gradients and masters */
     int moments;               /* how many moments there are: 0 to 2 */
     int64_t window;            /* elements of the two largest units together */

@@ -11,6 +11,7 @@
 #include <cuda_fp16.h>
 #include <math.h>
 #include "cuda.h"
+#include "half.h"
 #include <launch.cuh>
 
 typedef __nv_bfloat16 Bf16;

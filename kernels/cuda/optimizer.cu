@@ -15,6 +15,7 @@ struct Array {
     float *w, *m, *v, *dir;
     const float *g;
     void *out;
+    int16_t *rest;
     const double *trust;
     float wd;
     int vector;                /* bool: all arrays start at multiples of 16 bytes */
@@ -91,13 +92,67 @@ struct Lars {
     }
 };
 
+/* Two neighbouring masters: their weights and their remainders are a word each, the first in the low half. */
+__device__ __forceinline__ void join(float *w, uint32_t weights, uint32_t rests)
+{
+    w[0] = master_join((uint16_t)weights, (int16_t)(uint16_t)rests);
+    w[1] = master_join((uint16_t)(weights >> 16), (int16_t)(uint16_t)(rests >> 16));
+}
+__device__ __forceinline__ void split(const float *w, uint32_t *weights, uint32_t *rests)
+{
+    *weights = master_weight(w[0]) | (uint32_t)master_weight(w[1]) << 16;
+    *rests = (uint16_t)master_rest(w[0]) | (uint32_t)(uint16_t)master_rest(w[1]) << 16;
+}
+
+/* Where masters are, and what is stored beside them. Whole: in Array.w, with a copy of type Out in Array.out.
+ * Halves: the weights in Array.out, the remainders in Array.rest. */
+template <class Out> struct Whole {
+    template <int N> static __device__ __forceinline__ void get(float *w, const Array &a, int64_t i)
+    {
+        get_floats<N>(w, a.w + i);
+    }
+    template <int N> static __device__ __forceinline__ void put(const Array &a, int64_t i, const float *w)
+    {
+        put_floats<N>(a.w + i, w);
+        if (a.out)
+            put_floats<N>((Out *)a.out + i, w);
+    }
+};
+struct Halves {
+    template <int N> static __device__ __forceinline__ void get(float *w, const Array &a, int64_t i)
+    {
+        const uint16_t *out = (const uint16_t *)a.out + i;
+        if (N == 1) {
+            w[0] = master_join(*out, a.rest[i]);
+            return;
+        }
+        uint4 weight = *reinterpret_cast<const uint4 *>(out), rest = *reinterpret_cast<uint4 *>(a.rest + i);
+        join(w, weight.x, rest.x), join(w + 2 % N, weight.y, rest.y);
+        join(w + 4 % N, weight.z, rest.z), join(w + 6 % N, weight.w, rest.w);
+    }
+    template <int N> static __device__ __forceinline__ void put(const Array &a, int64_t i, const float *w)
+    {
+        uint16_t *out = (uint16_t *)a.out + i;
+        if (N == 1) {
+            *out = master_weight(w[0]);
+            a.rest[i] = master_rest(w[0]);
+            return;
+        }
+        uint4 weight, rest;
+        split(w, &weight.x, &rest.x), split(w + 2 % N, &weight.y, &rest.y);
+        split(w + 4 % N, &weight.z, &rest.z), split(w + 6 % N, &weight.w, &rest.w);
+        *reinterpret_cast<uint4 *>(out) = weight;
+        *reinterpret_cast<uint4 *>(a.rest + i) = rest;
+    }
+};
+
 /* Updates N elements: EACH, or 1 at an unaligned address and at the end of an array. */
-template <class Rule, class Out, int N>
+template <class Rule, class Masters, int N>
 __device__ __forceinline__ void update(const Step &u, const Array &a, const Rates &rates, int64_t i)
 {
     float w[N], m[N], v[N], dir[N], g[N];
     if (Rule::READS & W)
-        get_floats<N>(w, a.w + i);
+        Masters::template get<N>(w, a, i);
     if (Rule::READS & G)
         get_floats<N>(g, a.g + i);
     if (Rule::READS & M)
@@ -116,18 +171,16 @@ __device__ __forceinline__ void update(const Step &u, const Array &a, const Rate
         w[k] = e.w, m[k] = e.m, v[k] = e.v, dir[k] = e.dir;
     }
     if (Rule::WRITES & W)
-        put_floats<N>(a.w + i, w);
+        Masters::template put<N>(a, i, w);
     if (Rule::WRITES & M)
         put_floats<N>(a.m + i, m);
     if (Rule::WRITES & V)
         put_floats<N>(a.v + i, v);
     if (Rule::WRITES & DIR)
         put_floats<N>(a.dir + i, dir);
-    if (Rule::WRITES & W && a.out)
-        put_floats<N>((Out *)a.out + i, w);
 }
 
-template <class Rule, class Out>
+template <class Rule, class Masters>
 __global__ void __launch_bounds__(THREADS) k_update(const __grid_constant__ Step u)
 {
     for (int64_t b = blockIdx.x; b < u.blocks; b += gridDim.x) {
@@ -137,10 +190,10 @@ __global__ void __launch_bounds__(THREADS) k_update(const __grid_constant__ Step
                        a.wd, u.verdict->go, u.unbias1[u.verdict->behind], u.unbias2[u.verdict->behind]};
         for (int64_t i = start + (int64_t)threadIdx.x * EACH; i < end; i += ROUND) {
             if (a.vector && i + EACH <= a.n)
-                update<Rule, Out, EACH>(u, a, rates, i);
+                update<Rule, Masters, EACH>(u, a, rates, i);
             else
                 for (int k = 0; k < EACH && i + k < a.n; k++)
-                    update<Rule, Out, 1>(u, a, rates, i + k);
+                    update<Rule, Masters, 1>(u, a, rates, i + k);
         }
     }
 }
@@ -170,28 +223,38 @@ static Array array_of(const Updated *x, int64_t first)
                (float *)x->dir,
                (const float *)x->g,
                x->out,
+               x->rest,
                x->trust,
                (float)x->wd,
                0};
-    a.vector =
-        aligned(a.w) && aligned(a.m) && aligned(a.v) && aligned(a.dir) && aligned(a.g) && aligned(a.out);
+    a.vector = aligned(a.w) && aligned(a.m) && aligned(a.v) && aligned(a.dir) && aligned(a.g)
+               && aligned(a.out) && aligned(a.rest);
     return a;
+}
+
+/* One launch; Masters: where the masters of all its arrays are. */
+template <class Rule, class Masters> static void go(Device *d, const Step &s)
+{
+    LAUNCH((k_update<Rule, Masters>), blocks_of(cuda_few(cuda_of(d), s.blocks)), THREADS, 0,
+           cuda_of(d)->compute, s);
 }
 
 template <class Rule> static void launch(Device *d, const Update *u)
 {
     Step s = step_of(u);
+    int halves = u->count && u->list[0].rest;
+    BUG_ON(halves && u->out_type != BF16);
     for (int64_t i = 0; i < u->count; i += s.count) {
         for (s.blocks = s.count = 0; s.count < LISTED && i + s.count < u->count; s.count++) {
             const Updated *x = &u->list[i + s.count];
-            BUG_ON(x->n < 1);
+            BUG_ON(x->n < 1 || !x->rest != !halves || (halves && x->w));
             s.array[s.count] = array_of(x, s.blocks);
             s.blocks += ceil_div(x->n, BLOCK);
         }
-        with_type(u->out_type, [&](auto t) {
-            LAUNCH((k_update<Rule, decltype(t)>), blocks_of(cuda_few(cuda_of(d), s.blocks)), THREADS, 0,
-                   cuda_of(d)->compute, s);
-        });
+        if (halves)
+            go<Rule, Halves>(d, s);
+        else
+            with_type(u->out_type, [&](auto t) { go<Rule, Whole<decltype(t)>>(d, s); });
     }
 }
 

@@ -71,27 +71,52 @@ __device__ __forceinline__ Term term_of(double x)
 
 enum { QUAD = 4, ACROSS = WARP / QUAD, OWN = (EXACT_WORDS + WARP - 1) / WARP };
 
-/* Loads four neighbours in one access of 16 or 8 bytes. */
-__device__ __forceinline__ void quad_floats(float (&f)[QUAD], const float *p)
+/* The elements of an array from one of them on. quad loads four neighbours from element c on, of each array
+ * in one access of 16 or 8 bytes. */
+template <class T> struct Numbers {
+    const T *x;
+    __device__ Numbers(const void *at, int64_t start) : x((const T *)at + start) {}
+    __device__ __forceinline__ float one(int c) const { return to_float(x[c]); }
+    __device__ __forceinline__ void quad(float (&f)[QUAD], int c) const
+    {
+        uint2 raw = *reinterpret_cast<const uint2 *>(x + c);
+        unpack(f, raw.x, T());
+        unpack(f + 2, raw.y, T());
+    }
+};
+template <> __device__ __forceinline__ void Numbers<float>::quad(float (&f)[QUAD], int c) const
 {
     Piece<float> v;
-    v.load(p);
+    v.load(x + c);
     v.get(f);
 }
-template <class T> __device__ __forceinline__ void quad_floats(float (&f)[QUAD], const T *p)
-{
-    uint2 raw = *reinterpret_cast<const uint2 *>(p);
-    unpack(f, raw.x, T());
-    unpack(f + 2, raw.y, T());
-}
+/* Masters, by their weights and remainders. */
+struct Masters {
+    const uint16_t *weight;
+    const int16_t *rest;
+    __device__ Masters(const void *at, const int16_t *rests, int64_t start)
+        : weight((const uint16_t *)at + start), rest(rests + start)
+    {
+    }
+    __device__ __forceinline__ float one(int c) const { return master_join(weight[c], rest[c]); }
+    __device__ __forceinline__ void quad(float (&f)[QUAD], int c) const
+    {
+        uint2 w = *reinterpret_cast<const uint2 *>(weight + c);
+        uint2 r = *reinterpret_cast<const uint2 *>(rest + c);
+        f[0] = master_join((uint16_t)w.x, (int16_t)(uint16_t)r.x);
+        f[1] = master_join((uint16_t)(w.x >> 16), (int16_t)(uint16_t)(r.x >> 16));
+        f[2] = master_join((uint16_t)w.y, (int16_t)(uint16_t)r.y);
+        f[3] = master_join((uint16_t)(w.y >> 16), (int16_t)(uint16_t)(r.y >> 16));
+    }
+};
 
 /* Four lanes sum one block of SUMSQ_BLOCK elements: lane q has accumulators 4q .. 4q + 3 of the CPU's
  * sixteen, in the CPU's order. The square of a float is exact in double, so a fused multiply-add changes
  * no bit. A warp adds up the digits of its blocks in registers, digit i in lane i % 32, without carries
  * (fewer than 2^31 terms). A thread block adds its sum to memory by one atomic a digit; sums are exact,
  * so the order does not matter. */
-template <class T, int FULL>
-__device__ __forceinline__ void add_squares(double (&sum)[QUAD], const T *x, int left)
+template <class From, int FULL>
+__device__ __forceinline__ void add_squares(double (&sum)[QUAD], const From &x, int b, int left)
 {
     enum { AHEAD = 4 };
     int q = (int)threadIdx.x % QUAD * QUAD;
@@ -103,9 +128,9 @@ __device__ __forceinline__ void add_squares(double (&sum)[QUAD], const T *x, int
             for (int i = 0; i < QUAD; i++) {
                 int c = k + 16 * u + q + i;
                 if (FULL && i == 0)
-                    quad_floats(f[u], x + c);
+                    x.quad(f[u], b + c);
                 else if (!FULL)
-                    f[u][i] = c < left ? to_float(x[c]) : 0;
+                    f[u][i] = c < left ? x.one(b + c) : 0;
             }
 #pragma unroll
         for (int u = 0; u < AHEAD; u++)
@@ -115,12 +140,23 @@ __device__ __forceinline__ void add_squares(double (&sum)[QUAD], const T *x, int
     }
 }
 
+/* The same of the n elements from b on, at most a block of them. */
+template <class From>
+__device__ __forceinline__ void add_block(double (&sum)[QUAD], const From &x, int b, int64_t n, int vector)
+{
+    if (n >= SUMSQ_BLOCK && vector)
+        add_squares<From, 1>(sum, x, b, SUMSQ_BLOCK);
+    else
+        add_squares<From, 0>(sum, x, b, n < SUMSQ_BLOCK ? (int)n : SUMSQ_BLOCK);
+}
+
 /* Elements of a round: what the warps of a thread block sum at a time, all of one array. */
 static const int64_t ROUND = (int64_t)WARPS * ACROSS * SUMSQ_BLOCK;
 
 struct Addend {
     int64_t n;
     const void *x;
+    const int16_t *rest;
     Exact *sum;
     int first;                 /* number of its first round */
     int vector;                /* bool: a quad can be read in one access */
@@ -128,16 +164,17 @@ struct Addend {
 struct Addends { int rounds, count; Addend array[LISTED]; };
 
 /* Adds a warp's part of a round to own. All lanes take part, because they exchange sums.
- *   x  in  [n]  first block of the warp, and what follows it in the array */
+ *   start  in  the first element of the warp's first block */
 template <class T>
-__device__ __forceinline__ void add_round(int64_t (&own)[OWN], const T *x, int64_t n, int vector)
+__device__ __forceinline__ void add_round(int64_t (&own)[OWN], const Addend &a, int64_t start)
 {
+    int64_t n = a.n - start;
     int lane = (int)threadIdx.x % WARP, b = lane / QUAD * SUMSQ_BLOCK;
     double sum[QUAD] = {0, 0, 0, 0};
-    if (n - b >= SUMSQ_BLOCK && vector)
-        add_squares<T, 1>(sum, x + b, SUMSQ_BLOCK);
+    if (n > b && a.rest)
+        add_block(sum, Masters(a.x, a.rest, start), b, n - b, a.vector);
     else if (n > b)
-        add_squares<T, 0>(sum, x + b, n - b < SUMSQ_BLOCK ? (int)(n - b) : SUMSQ_BLOCK);
+        add_block(sum, Numbers<T>(a.x, start), b, n - b, a.vector);
 #pragma unroll
     /* the CPU's tree over 16 accumulators: s[i] += s[i + 8], then s[i + 4], s[i + 2], s[i + 1] */
     for (int o = 2; o; o >>= 1)
@@ -191,7 +228,7 @@ __global__ void __launch_bounds__(THREADS, 4) k_squares(const __grid_constant__ 
         int64_t start =
             (round - u.array[at].first) * ROUND + (int64_t)(threadIdx.x / WARP * ACROSS * SUMSQ_BLOCK);
         if (start < u.array[at].n)
-            add_round<T>(own, (const T *)u.array[at].x + start, u.array[at].n - start, u.array[at].vector);
+            add_round<T>(own, u.array[at], start);
         if (at + 1 < u.count && round + 1 == u.array[at + 1].first)
             at++;
         if (round + 1 == to || u.array[at].sum != sum)
@@ -201,8 +238,9 @@ __global__ void __launch_bounds__(THREADS, 4) k_squares(const __grid_constant__ 
 
 static Addend addend_of(const Squares *s, int first, Dtype type)
 {
-    int vector = (uintptr_t)s->x % (QUAD * dtype_size(type)) == 0;
-    Addend a = {s->n, s->x, s->sum, first, vector};
+    int vector = (uintptr_t)s->x % (QUAD * dtype_size(s->rest ? BF16 : type)) == 0
+                 && (uintptr_t)s->rest % (QUAD * sizeof *s->rest) == 0;
+    Addend a = {s->n, s->x, s->rest, s->sum, first, vector};
     return a;
 }
 

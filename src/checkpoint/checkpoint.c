@@ -1,6 +1,7 @@
 /* checkpoint -- pieces of the parameter table, and loading: choice of a checkpoint, its model, its
  * boxes */
 #include "checkpoint.h"
+#include "half.h"
 #include "memory_copies.h"
 #include "source.h"
 #include <inttypes.h>
@@ -30,6 +31,8 @@ static void range_of(const Params *p, const Param *t, const Flat *flat, PieceUse
 static void add_pieces(TensorPiece **list, int *n, const Params *p, const char *suffix, const Flat *flat,
                        int optim, PieceUse use)
 {
+    const Data *d = &p->data;
+    int halves = d->halves && flat == &d->master;
     for (int i = 0; i < p->nparam; i++) {
         Box box[MAX_BOXES];
         const Param *t = &p->param[i];
@@ -37,12 +40,15 @@ static void add_pieces(TensorPiece **list, int *n, const Params *p, const char *
         range_of(p, t, flat, use, &from, &to);
         int boxes = param_boxes(p, t, from, to, box);
         *list = xrealloc(*list, (size_t)(*n + boxes + 1) * sizeof **list);
-        for (int b = 0; b < boxes; b++)
+        for (int b = 0; b < boxes; b++) {
+            void *at = param_at(p, t, flat, box[b].at - t->offset);
             (*list)[(*n)++] = (TensorPiece){
-                .name = xasprintf("%s%s", t->name, suffix), .type = flat->type, .ndim = t->ndim,
-                .shape = {t->rows, t->cols}, .row0 = box[b].row0, .col0 = box[b].col0, .rows = box[b].rows,
-                .cols = box[b].cols, .ld = box[b].ld, .optim = optim,
-                .data = param_at(p, t, flat, box[b].at - t->offset), .dev = p->data.dev};
+                .name = xasprintf("%s%s", t->name, suffix), .type = halves ? p->real : flat->type,
+                .ndim = t->ndim, .shape = {t->rows, t->cols}, .row0 = box[b].row0, .col0 = box[b].col0,
+                .rows = box[b].rows, .cols = box[b].cols, .ld = box[b].ld, .optim = optim, .dev = d->dev,
+                .data = halves ? param_at(p, t, &d->weight, box[b].at - t->offset) : at,
+                .rest = halves ? at : NULL};
+        }
     }
 }
 
@@ -56,12 +62,29 @@ TensorPiece *pieces_open(const Params *p, PieceUse use, int *n)
         add_pieces(&list, n, p, "", &d->grad, 0, use);
         return list;
     }
-    add_pieces(&list, n, p, "", &d->weight, 0, use);
+    if (use == PIECES_SAVE || !d->halves)
+        add_pieces(&list, n, p, "", &d->weight, 0, use);
     if (d->gradients && p->type != p->real)
         add_pieces(&list, n, p, MASTER, &d->master, 1, use);
     for (int i = 0; i < d->moments; i++)
         add_pieces(&list, n, p, moment[i], &d->moment[i], 1, use);
     return list;
+}
+
+void pieces_loaded(Params *p)
+{
+    if (p->data.halves)
+        data_gather_all(&p->data, 0);
+}
+
+void piece_get(const TensorPiece *p, int64_t at, int64_t n, void *dst)
+{
+    size_t size = p->rest ? sizeof(uint16_t) : dtype_size(p->type);
+    char *from = (char *)p->data + (size_t)at * size;
+    if (p->rest)
+        device_get_masters(p->dev, dst, (uint16_t *)from, p->rest + at, n);
+    else
+        device_get(p->dev, dst, from, (size_t)n * size);
 }
 
 void pieces_add(TensorPiece **list, int *n, TensorPiece p)
@@ -345,20 +368,37 @@ static int open_candidate(Source *s, const char *dir, Comm *c, char why[WHY])
  * twice. */
 #define ROOM (8 * HASH_BLOCK)
 
+/* Copies n neighbouring elements to a piece, from data's element `at` on.
+ *   src   in  [n]  of type `type`: the piece's, or F32 where the piece is BF16 */
+static void piece_put(const TensorPiece *p, int64_t at, int64_t n, void *src, Dtype type)
+{
+    size_t size = p->rest ? sizeof(uint16_t) : dtype_size(p->type);
+    char *to = (char *)p->data + (size_t)at * size;
+    uint16_t *weight = src;
+    for (int64_t i = 0; i < n && type != p->type; i++) {
+        float x;
+        memcpy(&x, (char *)src + (size_t)i * sizeof x, sizeof x);
+        weight[i] = master_weight(x);
+    }
+    if (p->rest)
+        device_put_masters(p->dev, (uint16_t *)to, p->rest + at, src, n);
+    else
+        device_put(p->dev, to, src, (size_t)n * size);
+}
+
 /* Reads a piece of the stored tensor t, as many rows at a time as `room` holds. */
 static int read_piece(Source *s, const StoredTensor *t, const TensorPiece *p, void *room, char why[WHY])
 {
-    int64_t size = (int64_t)dtype_size(p->type), line = p->cols * size,
-            most = ROOM / line > 1 ? ROOM / line : 1;
+    Dtype type = p->type == BF16 && t->type != BF16 ? F32 : p->type;
+    int64_t line = p->cols * (int64_t)dtype_size(type), most = ROOM / line > 1 ? ROOM / line : 1;
     for (int64_t r = 0; r < p->rows; r += most) {
         int64_t rows = p->rows - r < most ? p->rows - r : most;
-        char *to = (char *)p->data + r * p->ld * size;
-        if (!source_read(s, t, p->row0 + r, p->col0, rows, p->cols, room, p->cols, p->type, why))
+        if (!source_read(s, t, p->row0 + r, p->col0, rows, p->cols, room, p->cols, type, why))
             return 0;
         if (p->ld == p->cols)
-            device_put(p->dev, to, room, (size_t)(rows * line));
+            piece_put(p, r * p->ld, rows * p->cols, room, type);
         for (int64_t k = 0; k < rows && p->ld != p->cols; k++)
-            device_put(p->dev, to + k * p->ld * size, (char *)room + k * line, (size_t)line);
+            piece_put(p, (r + k) * p->ld, p->cols, (char *)room + k * line, type);
     }
     return 1;
 }

@@ -33,6 +33,9 @@ typedef struct {
     int64_t row0, col0, rows, cols; /* the box in the global tensor; a vector is rows x 1 */
     void *data;                     /* element (r, c) of the box at r*ld + c */
     int64_t ld;
+    int16_t *rest;                  /* masters in two halves (half.h): their remainders, and data has their
+                                     * bf16 weights, both at r*ld + c; type is F32. NULL: data has the
+                                     * elements */
     Device *dev;                    /* device whose memory data points to; NULL: host memory */
     int optim;                      /* bool: in the optim shard; weights_only loads masters alone of it */
     int may_lack;                   /* bool: a checkpoint may lack it; then data stays as it is */
@@ -41,10 +44,16 @@ typedef struct {
 /* Pieces of the parameter table, on the heap: weights, masters where they differ from the weights, and
  * moments, as far as params_layout was asked for them. The Params must outlive the pieces.
  *   SAVE      each element once over all ranks, spread over the data-parallel ranks in every layout
- *   LOAD      all that this rank holds
+ *   LOAD      all that this rank holds; bf16 weights that are halves of masters come with these, and
+ *             pieces_loaded follows the load
  *   GRADIENT  as SAVE, of the gradients, which must be reduced */
 typedef enum { PIECES_SAVE, PIECES_LOAD, PIECES_GRADIENT } PieceUse;
 TensorPiece *pieces_open(const Params *p, PieceUse use, int *n);
+/* Brings this rank the weights of other ranks' shards where the load brought its own shard alone. Collective
+ * over the shard groups. */
+void pieces_loaded(Params *p);
+/* Copies n neighbouring elements of a piece, from data's element `at` on, to the host: [n] of its type. */
+void piece_get(const TensorPiece *p, int64_t at, int64_t n, void *dst);
 void pieces_add(TensorPiece **list, int *n, TensorPiece p);
 void pieces_close(TensorPiece *p, int n);
 
@@ -123,7 +132,8 @@ void saver_loaded(Saver *s, int64_t iteration);
 int checkpoint_exists(const char *path);
 
 /* Fills the pieces by name. Any layout may have written the checkpoint; only blocks that hold wanted
- * elements are read, each checked against its hash. Types are converted, rounding to nearest even. A
+ * elements are read, each checked against its hash. Types are converted, rounding to nearest even; to bf16
+ * as a master is cast to its weight (half.h): a model has the same weights with masters and without. A
  * piece NAME.master that the file lacks is read from NAME. A weight whose stored type differs is read
  * from NAME.master where there is one, so that a change of params_dtype loses nothing. Returns the state
  * (json_decref it). Collective over all.

@@ -56,23 +56,32 @@ static void find_entries(Saver *s)
     }
 }
 
-/* Launches a dense copy of a piece to the snapshot. The update of the next step waits for it
- * (step.c). */
-static void snap_piece(Saver *s, const TensorPiece *p, char *to)
+/* Launches a dense copy of a piece's elements, of `size` bytes, to the snapshot. The update of the next step
+ * waits for it (step.c). */
+static void snap(Saver *s, const TensorPiece *p, const void *from, size_t size, char *to)
 {
-    const int64_t line = p->cols * (int64_t)dtype_size(p->type), ld = p->ld * (int64_t)dtype_size(p->type);
+    const int64_t line = p->cols * (int64_t)size, ld = p->ld * (int64_t)size;
     int64_t rows = line == ld ? 1 : p->rows, bytes = line == ld ? p->rows * line : line;
     for (int64_t r = 0; r < rows; r++)
-        s->ticket = device_snapshot(p->dev, to + r * line, (const char *)p->data + r * ld, (size_t)bytes);
+        s->ticket = device_snapshot(p->dev, to + r * line, (const char *)from + r * ld, (size_t)bytes);
     s->teller = p->dev;
+}
+
+/* The same of a whole piece: all weights of masters, then all their remainders. Returns where it lies. */
+static View snap_piece(Saver *s, const TensorPiece *p, char *to)
+{
+    char *rest = to + (size_t)(p->rows * p->cols) * sizeof(uint16_t);
+    snap(s, p, p->data, p->rest ? sizeof(uint16_t) : dtype_size(p->type), to);
+    if (p->rest)
+        snap(s, p, p->rest, sizeof *p->rest, rest);
+    return (View){to, p->cols, p->rest ? (int16_t *)rest : NULL, NULL};
 }
 
 static void take_snapshot(Saver *s)
 {
     char *to = s->snapshot;
     for (int i = 0; i < s->n; i++) {
-        snap_piece(s, &s->piece[i], to);
-        s->view[i] = (View){to, s->piece[i].cols, NULL};
+        s->view[i] = snap_piece(s, &s->piece[i], to);
         to += piece_bytes(&s->piece[i]);
     }
 }
@@ -432,7 +441,7 @@ static Saver *open_as(const Saver *is, Arena *host)
     s->part = xcalloc((size_t)is->all->size, sizeof *s->part);
     s->view = xcalloc((size_t)n, sizeof *s->view);
     for (int i = 0; i < n; i++)
-        s->view[i] = (View){p[i].data, p[i].ld, p[i].dev};
+        s->view[i] = (View){p[i].data, p[i].ld, p[i].rest, p[i].dev};
     if (s->async) {
         open_thread(s);
         job_start(s, touch_snapshot);

@@ -24,7 +24,8 @@ static void cursor_read(Cursor *c, char *to, int64_t bytes)
         const int64_t size = (int64_t)dtype_size(p->type);
         int64_t run = v->ld == p->cols ? (p->rows - c->row) * p->cols - c->col : p->cols - c->col;
         run = run * size < bytes ? run : bytes / size;
-        device_get(v->dev, to, v->p + (c->row * v->ld + c->col) * size, (size_t)(run * size));
+        TensorPiece at = {.data = (char *)v->p, .rest = (int16_t *)v->rest, .type = p->type, .dev = v->dev};
+        piece_get(&at, c->row * v->ld + c->col, run, to);
         to += run * size;
         bytes -= run * size;
         c->row += (c->col + run) / p->cols;

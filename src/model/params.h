@@ -190,8 +190,8 @@ void params_layout(Params *p, Device *dev, Arena *run, int gradients, int moment
  * tensor). Needs a layout with gradients. Collective over the shard group. */
 void params_init(Params *p, Device *d);
 
-/* Casts this rank's masters to weights (bf16, fp16) and gathers the other ranks' shards. Collective over
- * the shard group. */
+/* Casts this rank's masters to weights (fp16; bf16 weights are halves of masters) and gathers the other
+ * ranks' shards. Collective over the shard group. */
 void params_refresh(Params *p, Device *d);
 
 /* Views of a weight and of its gradient on this rank. A vector is [1, n]. Mat.p is NULL when the model

@@ -85,6 +85,7 @@ void *param_at(const Params *p, const Param *t, const Flat *f, int64_t from)
 
 static void init_param(Params *p, Device *d, const Param *t)
 {
+    const Data *x = &p->data;
     Init init = t->def->init;
     double mean = init == INIT_ONE, std = init == INIT_ONE ? 0 : p->cfg->init_method_std;
     uint64_t key = rng_key((uint64_t)p->cfg->seed, t->name);
@@ -97,10 +98,24 @@ static void init_param(Params *p, Device *d, const Param *t)
     param_updated(p, t, &from, &to);
     int n = param_boxes(p, t, from, to, box);
     for (int b = 0; b < n; b++) {
-        void *at = param_at(p, t, &p->data.master, box[b].at - t->offset);
-        Mat y = {at, box[b].rows, box[b].cols, box[b].ld, p->real};
-        d->normals(d, y, mean, std, key, box[b].row0 * t->cols + box[b].col0, t->cols);
+        Mat y = {param_at(p, t, &x->master, box[b].at - t->offset), box[b].rows, box[b].cols, box[b].ld,
+                 x->master.type}, rest = {.type = I16};
+        if (x->halves) {
+            rest = y;
+            y.p = param_at(p, t, &x->weight, box[b].at - t->offset);
+            y.type = x->weight.type;
+        }
+        d->normals(d, y, rest, mean, std, key, box[b].row0 * t->cols + box[b].col0, t->cols);
     }
+}
+
+/* Flat elements [from, to) of bucket b become 0. */
+static void zero_masters(const Params *p, Device *d, int b, int64_t from, int64_t to)
+{
+    const Data *x = &p->data;
+    d->zero(d, data_at(x, &x->master, b, from), (size_t)(to - from) * dtype_size(x->master.type));
+    if (x->halves)
+        d->zero(d, data_at(x, &x->weight, b, from), (size_t)(to - from) * dtype_size(x->weight.type));
 }
 
 void params_init(Params *p, Device *d)
@@ -108,7 +123,7 @@ void params_init(Params *p, Device *d)
     for (int b = 0; b < p->data.buckets; b++) {
         int64_t from, to;
         data_updated(&p->data, b, &from, &to);
-        d->zero(d, data_at(&p->data, &p->data.master, b, from), (size_t)(to - from) * dtype_size(p->real));
+        zero_masters(p, d, b, from, to);
     }
     for (int i = 0; i < p->nparam; i++)
         init_param(p, d, &p->param[i]);
@@ -118,7 +133,7 @@ void params_init(Params *p, Device *d)
 void params_refresh(Params *p, Device *d)
 {
     Data *x = &p->data;
-    for (int b = 0; b < x->buckets && p->type != p->real; b++) {
+    for (int b = 0; b < x->buckets && p->type != p->real && !x->halves; b++) {
         int64_t from, to;
         data_updated(x, b, &from, &to);
         int64_t rows = (to - from) / SUMSQ_BLOCK;

@@ -11,7 +11,16 @@ static Squares squares_of(const Optimizer *o, Exact *sum, const Param *t, const 
     int64_t from, to;
     param_own(o->params, t, &from, &to);
     to = least(to, t->counted);
-    return from < to ? (Squares){sum, param_at(o->params, t, f, from), to - from} : (Squares){0};
+    return from < to ? (Squares){sum, param_at(o->params, t, f, from), to - from, NULL} : (Squares){0};
+}
+
+/* The same of the masters of t. */
+static Squares squares_of_masters(const Optimizer *o, Exact *sum, const Param *t)
+{
+    const Data *x = &o->params->data;
+    Squares rest = squares_of(o, sum, t, &x->master), weight = squares_of(o, sum, t, &x->weight);
+    weight.rest = rest.x;
+    return x->halves ? weight : rest;
 }
 
 /* Whether this rank's shard of t is counted: with hybrid sharding every copy has the same shards, and only
@@ -68,7 +77,9 @@ static Updated updated_of(const Optimizer *o, const Param *t, const double *trus
     if (from >= to)
         return (Updated){0};
     void *g = param_at(p, t, &x->grad, from);
-    return (Updated){.n = to - from, .w = param_at(p, t, &x->master, from), .g = g, .dir = g,
+    void *master = param_at(p, t, &x->master, from);
+    return (Updated){.n = to - from, .w = x->halves ? NULL : master, .rest = x->halves ? master : NULL,
+                     .g = g, .dir = g,
                      .m = param_at(p, t, &x->moment[0], from), .v = param_at(p, t, &x->moment[1], from),
                      .out = p->type == p->real ? NULL : param_at(p, t, &x->weight, from), .trust = trust,
                      .wd = t->def->decay ? o->cfg->weight_decay : 0};
@@ -116,12 +127,12 @@ static void make_lists(Optimizer *o, int trust)
         int has = trust && t->def->decay;
         if (counts(p, t)) {
             list_squares(&o->of_gradient, squares_of(o, o->squares, t, &p->data.grad));
-            list_squares(&o->of_masters, squares_of(o, o->squares, t, &p->data.master));
+            list_squares(&o->of_masters, squares_of_masters(o, o->squares, t));
         }
         ratio[i] = has && o->trust ? &o->trust[k] : NULL;
         if (!has)
             continue;
-        list_squares(&o->of_pairs, squares_of(o, pair_of(o, k, 0), t, &p->data.master));
+        list_squares(&o->of_pairs, squares_of_masters(o, pair_of(o, k, 0), t));
         list_squares(&o->of_pairs, squares_of(o, pair_of(o, k, 1), t, &p->data.grad));
         if (t->bucket == p->data.tied)
             o->tied = k;

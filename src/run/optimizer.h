@@ -40,7 +40,7 @@ typedef struct {
     int dense;                 /* the first `dense` of these are not expert's */
     /* this rank's shards that a step reads or updates, listed once */
     SquaresList of_gradient;   /* gradients, summed into `squares` */
-    SquaresList of_pairs;      /* weights and steps or gradients, summed into `norms` */
+    SquaresList of_pairs;      /* masters and steps or gradients, summed into `norms` */
     SquaresList of_masters;    /* masters, summed into `squares` */
     Updated *updated;          /* shards by bucket: bucket b has [first[b], first[b + 1]) */
     int *first;                /* [buckets + 1] */

@@ -129,6 +129,7 @@ static char *load(Run *r, const char *path, int weights_only)
     }
     json_decref(state);
     pieces_close(pieces, n);
+    pieces_loaded(&r->params);
     if (!weights_only)
         fp8_scales_loaded(&r->model);
     expert_bias_loaded(&r->model);
@@ -148,6 +149,7 @@ void run_rewind(Run *r, const char *dir)
     while (run_open_steps(r))          /* dropped: they come again */
         r->dev.read_wait(&r->dev, r->flight.step[r->flight.collected++ % STEPS_OPEN].ticket);
     data_settle(&r->params.data);
+    data_gathered(&r->params.data);    /* what is under way would overwrite loaded weights */
     r->dev.wait_snapshots(&r->dev);    /* the load overwrites what a save may still copy */
     s->out = NULL;                     /* the load makes its own list */
     free(load(r, dir, 0));

@@ -601,7 +601,8 @@ static void case_normals(Bench *b)
 {
     int64_t n = draw_size(b, 300), cols = draw_cols(b, 300), first = draw(b, 0, 1000);
     Mat y = output(b, n, cols, draw(b, 0, 1) ? F32 : b->storage);
-    b->d->normals(b->d, y, draw(b, 0, 1) ? 0 : 1, 0.5, 99, first, cols + draw(b, 0, 1) * draw(b, 1, 50));
+    int mean = draw(b, 0, 1) ? 0 : 1;
+    b->d->normals(b->d, y, (Mat){0}, mean, 0.5, 99, first, cols + draw(b, 0, 1) * draw(b, 1, 50));
 }
 
 static const struct { const char *ops; void (*fn)(Bench *b);

@@ -70,7 +70,7 @@ static void add_norm_run(Device *d, Mat *m, const Case *c, const Given *g)
 static void normals_run(Device *d, Mat *m, const Case *c, const Given *g)
 {
     (void)g;
-    d->normals(d, m[0], c->a.momentum, c->a.wd, 0x123456789abcdef1ull, c->a.v0,
+    d->normals(d, m[0], (Mat){0}, c->a.momentum, c->a.wd, 0x123456789abcdef1ull, c->a.v0,
                c->a.seq ? c->a.seq : m[0].cols);
 }
 

@@ -3,6 +3,7 @@
  * of dropout, odd logits
  *
  *   test_numbers [ISA]      only this instruction set */
+#include "half.h"
 #include "ops.h"
 
 /* Conversions: every F16 and BF16 to F32 and back; F32 to F16 and BF16 near every rounding boundary, at the
@@ -242,6 +243,79 @@ static void shards(Device *d)
     }
 }
 
+/* Masters in two halves: every bit comes back, and the weight is the nearest BF16, ties away from 0. Patterns
+ * of bits over all of F32; the ends of ranges; NaN stays NaN. */
+static void halves(void)
+{
+    static const uint32_t ends[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x3f808000, 0x3f818000, 0x7f7fffff,
+                                    0x7f800000, 0x3f7fffff, 0x007fffff};
+    int64_t wrong = 0, n = 0;
+    for (uint64_t i = 0; i < 4u << 20; i++, n++) {
+        uint32_t u = (uint32_t)(i * 0x9e3779b97f4a7c15ull >> 32), back;
+        u = i < 24 ? ends[i / 2] | (uint32_t)i << 31 : u;
+        float f, y, low, high;
+        memcpy(&f, &u, 4);
+        uint16_t w = master_weight(f);
+        y = master_join(w, master_rest(f));
+        memcpy(&back, &y, 4);
+        if (isnan(f)) {
+            wrong += !isnan(bf16_to_f32(w)) || !isnan(y);
+            continue;
+        }
+        low = bf16_to_f32((uint16_t)(u >> 16)), high = bf16_to_f32((uint16_t)((u >> 16) + 1));
+        int up = isinf(high) ? (u & 0xffff) >= 0x8000 : fabs((double)high - f) <= fabs((double)f - low);
+        wrong += back != u || w != (uint16_t)((u >> 16) + (uint32_t)(up && !isinf(f)));
+    }
+    CHECK(!wrong, "%lld of %lld masters", (long long)wrong, (long long)n);
+}
+
+/* Every rule gives masters in two halves the bits of whole ones, at odd lengths and addresses; squares of
+ * both are the same. */
+static void updates_of_halves(Device *d)
+{
+    enum { N = 2100 };
+    static float w[N], g[N], m[2][N], v[2][N], dir[2][N];
+    static uint16_t weight[N + 1];
+    static int16_t rest[N + 1];
+    static const double trust = 1.3;
+    for (int rule = 0; rule < 5; rule++) {
+        int from = rule % 2;
+        for (int i = 0; i < N; i++) {
+            w[i] = (float)(normal(1, i) * (i % 3 ? 1 : 1e-3));
+            weight[from + i] = master_weight(w[i]), rest[from + i] = master_rest(w[i]);
+            g[i] = (float)normal(4, i);
+            m[0][i] = m[1][i] = (float)normal(2, i);
+            v[0][i] = v[1][i] = (float)fabs(normal(3, i));
+        }
+        Updated a = {.n = N, .w = w, .g = g, .m = m[0], .v = v[0], .dir = dir[0], .trust = &trust, .wd = 0.1},
+                b = {.n = N, .rest = rest + from, .out = weight + from, .g = g, .m = m[1], .v = v[1],
+                     .dir = dir[1], .trust = &trust, .wd = 0.1};
+        Update u = {.list = &a, .count = 1, .out_type = BF16, .lr = 0.01, .beta1 = 0.9, .beta2 = 0.999,
+                    .eps = 1e-8, .bias1 = 0.1, .bias2 = 0.001, .momentum = 0.9,
+                    .verdict = &(Verdict){.multiplier = 0.3, .go = 1}};
+        for (int k = 0; k < 2; k++, u.list = &b) {
+            rule == 0   ? d->adam(d, &u)
+            : rule == 1 ? d->sgd(d, &u)
+            : rule == 2 ? d->lars(d, &u)
+                        : d->lamb_direction(d, &u);
+            if (rule == 4)
+                d->lamb_apply(d, &u);
+        }
+        int64_t wrong = 0;
+        for (int i = 0; i < N; i++) {
+            float x = master_join(weight[from + i], rest[from + i]);
+            wrong += memcmp(&x, &w[i], sizeof x) || weight[from + i] != master_weight(w[i]);
+        }
+        CHECK(!wrong && !memcmp(m[0], m[1], sizeof *m) && !memcmp(v[0], v[1], sizeof *v) &&
+              !memcmp(dir[0], dir[1], sizeof *dir), "%s rule %d: %lld masters", d->isa, rule,
+              (long long)wrong);
+        Exact sum[2] = {{.bad = 0}, {.bad = 0}};
+        d->squares(d, &(Squares){sum, w, N, NULL}, 1, F32);
+        d->squares(d, &(Squares){sum + 1, weight + from, N, rest + from}, 1, F32);
+        CHECK(!memcmp(sum, sum + 1, sizeof *sum), "%s rule %d: squares", d->isa, rule);
+    }
+}
+
 /* Dropout drops a share p of the elements; masks of different rows, columns and samples are independent. */
 static void masks(Device *d)
 {
@@ -307,6 +381,7 @@ static void odd_logits(Device *d)
 
 int main(int argc, char **argv)
 {
+    halves();
     for (int i = 0; i < ISAS; i++)
         for (Dtype real = F64; real <= F32 && isa_wanted(i, argc, argv); real++) {
             Device one, two;
@@ -320,6 +395,7 @@ int main(int argc, char **argv)
             if (real == F32) {
                 functions(&one);
                 shards(&one);
+                updates_of_halves(&two);
                 masks(&two);
                 column_sums(&two);
                 odd_logits(&one);

@@ -57,7 +57,7 @@ static void add_naive(Mat *m, const Arg *a)
 #define NORMALS_KEY 0x123456789abcdef1ull
 static void normals_run(Device *d, Mat *m, const Arg *a)
 {
-    d->normals(d, m[0], a->lr, a->wd, NORMALS_KEY, a->v0, a->dim ? a->dim : m[0].cols);
+    d->normals(d, m[0], (Mat){0}, a->lr, a->wd, NORMALS_KEY, a->v0, a->dim ? a->dim : m[0].cols);
 }
 static void normals_naive(Mat *m, const Arg *a)
 {

@@ -92,20 +92,21 @@ static void check_seen(Whole *w, const char *what, int arrays[ARRAYS])
 
 /* ---- one rank ---- */
 
-/* A rank loads as many elements of the weights as the slices of its tensors hold. */
+/* A rank loads as many elements of the weights as the slices of its tensors hold; weights that are halves of
+ * masters come with the shard of these. */
 static void check_load(const Params *p, const char *what)
 {
     int n;
     int64_t loaded = 0, held = 0;
     TensorPiece *list = pieces_open(p, PIECES_LOAD, &n);
     for (int i = 0; i < n; i++)
-        if (!list[i].optim)
+        if (p->data.halves ? strstr(list[i].name, ".master") != NULL : !list[i].optim)
             loaded += list[i].rows * list[i].cols;
     pieces_close(list, n);
     for (int i = 0; i < p->nparam; i++) {
         const Param *t = &p->param[i];
         int64_t from = 0, to = t->n, padded = t->local_rows;
-        if (p->data.weight.sharded)
+        if (p->data.halves ? p->data.master.sharded : p->data.weight.sharded)
             param_own(p, t, &from, &to);
         if (t->id == P_WTE || t->id == P_HEAD) {
             int64_t first = p->grid->index[AXIS_TP] * t->local_rows, left = t->rows - first;

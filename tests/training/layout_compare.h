@@ -41,7 +41,6 @@ static inline double *gather(Run *r, const Whole *w, int weights)
     double *out = xcalloc((size_t)w->elems, sizeof *out);
     for (int i = 0; i < p->nparam; i++) {
         const Param *t = &p->param[i];
-        const Flat *f = weights ? &p->data.master : &p->data.grad;
         int64_t from, to;
         Box box[MAX_BOXES];
         param_own(p, t, &from, &to);
@@ -51,8 +50,13 @@ static inline double *gather(Run *r, const Whole *w, int weights)
         for (int b = 0; b < n; b++)
             for (int64_t row = 0; row < box[b].rows; row++)
                 for (int64_t col = 0; col < box[b].cols; col++) {
-                    const void *x = param_at(p, t, f, box[b].at + row * box[b].ld + col - t->offset);
-                    double value = p->real == F64 ? *(const double *)x : (double)*(const float *)x;
+                    union { double f64; float f32; } x;
+                    int64_t at = box[b].at + row * box[b].ld + col - t->offset;
+                    if (weights)
+                        masters_get(p, &r->dev, t, at, 1, &x);
+                    else
+                        r->dev.get(&r->dev, &x, param_at(p, t, &p->data.grad, at), dtype_size(p->real));
+                    double value = p->real == F64 ? x.f64 : (double)x.f32;
                     out[w->at[t->number] + (box[b].row0 + row) * t->cols + box[b].col0 + col] +=
                         weights ? value : value * r->step.verdict.gscale;
                 }

@@ -4,6 +4,7 @@
 #define LAYOUT_RUN_H
 #include "job.h"
 #include "layouts.h"
+#include "masters.h"
 #include "test.h"
 #include <signal.h>
 #include <unistd.h>
@@ -143,13 +144,16 @@ static inline void open_run(Run *r, const Config *c, RunUse use, const char *run
         for (int b = 0; b < n; b++)
             for (int64_t k = 0; k < box[b].rows * box[b].cols; k++) {
                 int64_t row = k / box[b].cols, col = k % box[b].cols;
-                void *at = param_at(p, t, &p->data.master, box[b].at + row * box[b].ld + col - t->offset);
-                double x = p->real == F64 ? *(double *)at : *(float *)at;
+                union { double f64; float f32; } master;
+                int64_t at = box[b].at + row * box[b].ld + col - t->offset;
+                masters_get(p, &r->dev, t, at, 1, &master);
+                double x = p->real == F64 ? master.f64 : (double)master.f32;
                 x = value_of(p, t, box[b].row0 + row, box[b].col0 + col, x);
                 if (p->real == F64)
-                    *(double *)at = x;
+                    master.f64 = x;
                 else
-                    *(float *)at = (float)x;
+                    master.f32 = (float)x;
+                masters_put(p, &r->dev, t, at, 1, &master);
             }
     }
     params_refresh(p, &r->dev);

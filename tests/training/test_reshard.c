@@ -21,11 +21,10 @@ static State state_of(Run *r)
     State s = {0};
     for (int i = 0; i < n; i++) {
         uint64_t name = hash64(p[i].name, strlen(p[i].name), 1);
-        size_t size = dtype_size(p[i].type);
         for (int64_t row = 0; row < p[i].rows; row++)
             for (int64_t col = 0; col < p[i].cols; col++) {
                 struct { int64_t row, col; uint64_t bits; } e = {p[i].row0 + row, p[i].col0 + col, 0};
-                memcpy(&e.bits, (const char *)p[i].data + (size_t)(row * p[i].ld + col) * size, size);
+                piece_get(&p[i], row * p[i].ld + col, 1, &e.bits);
                 s.hash += hash64(&e, sizeof e, name);
                 s.elements++;
             }

@@ -49,11 +49,7 @@ static uint64_t hash_of(Run *r)
         size_t size = dtype_size(p[i].type), line = (size_t)p[i].cols * size;
         copy = xrealloc(copy, line + 1);
         for (int64_t row = 0; row < p[i].rows; row++) {
-            const char *from = (const char *)p[i].data + (size_t)(row * p[i].ld) * size;
-            if (p[i].dev)
-                p[i].dev->get(p[i].dev, copy, from, line);
-            else
-                memcpy(copy, from, line);
+            piece_get(&p[i], row * p[i].ld, p[i].cols, copy);
             for (int64_t col = 0; col < p[i].cols; col++) {
                 struct { int64_t row, col; uint64_t bits; } e = {p[i].row0 + row, p[i].col0 + col, 0};
                 memcpy(&e.bits, copy + (size_t)col * size, size);

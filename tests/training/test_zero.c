@@ -258,8 +258,9 @@ static void keep(Member *me, Params *p, PieceUse use, const char *suffix)
         int64_t C = q->ndim == 2 ? q->shape[1] : 1;
         for (int64_t r = 0; r < q->rows; r++)
             for (int64_t c = 0; c < q->cols; c++) {
-                const char *e = (const char *)q->data + (size_t)(r * q->ld + c) * dtype_size(q->type);
-                t->x[(q->row0 + r) * C + q->col0 + c] = number_at(e, q->type);
+                double e;          /* room for an element of any type */
+                piece_get(q, r * q->ld + c, 1, &e);
+                t->x[(q->row0 + r) * C + q->col0 + c] = number_at(&e, q->type);
             }
     }
     pthread_mutex_unlock(me->lock);
@@ -327,6 +328,7 @@ static void load_state(const Job *j, Params *p)
     TensorPiece *list = pieces_open(p, PIECES_LOAD, &n);
     json_decref(checkpoint_load(j->load, j->cfg, &p->grid->all, list, n, 0, NULL));
     pieces_close(list, n);
+    pieces_loaded(p);
 }
 
 static void save_state(const Job *j, Params *p)
@@ -356,14 +358,15 @@ static void save_state(const Job *j, Params *p)
 static void check_offload(const Job *j, const Data *d, int64_t bytes)
 {
     int64_t away = d->elems - d->resident, first = away;
-    int arrays = d->moments + (d->type != d->real);
+    size_t size = (size_t)d->moments * dtype_size(d->real);
+    size += d->type == d->real ? 0 : dtype_size(d->master.type);
     for (int b = 0; b < d->buckets; b++)
         first = d->bucket[b].at == d->resident ? d->bucket[b].n : first;
     CHECK((double)away >= j->offload * (double)d->elems &&
               (!away || (double)(away - first) < j->offload * (double)d->elems),
           "%lld of %lld elements are offloaded, asked for %g of them", (long long)away, (long long)d->elems,
           j->offload);
-    CHECK(bytes == d->moment[0].n[1] * arrays * (int64_t)dtype_size(d->real), "%lld bytes for %lld elements",
+    CHECK(bytes == d->moment[0].n[1] * (int64_t)size, "%lld bytes for %lld elements",
           (long long)bytes, (long long)away);
 }
 

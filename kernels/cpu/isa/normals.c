@@ -1,7 +1,7 @@
 /* normals -- random initial values, drawn by ../../normals.c */
 #include "work.h"
 
-typedef struct { Device *d; Mat y; double mean, std; uint64_t key; int64_t first, step; } Job;
+typedef struct { Device *d; Mat y, rest; double mean, std; uint64_t key; int64_t first, step; } Job;
 
 enum { DRAWN = 256 };          /* numbers drawn at a time */
 
@@ -20,14 +20,24 @@ static void normals_item(void *ctx, int64_t item, int thread)
             for (int64_t i = 0; i < n; i++)
                 y[c + i] = (REAL)x[i];
         }
-        row_done(ym, r, y);
+        if (!j->rest.p)
+            row_done(ym, r, y);
+        for (int64_t c = 0; c < t.cols && j->rest.p; c++) {
+            *(uint16_t *)mat_at(ym, r, c) = master_weight((float)y[c]);
+            *(int16_t *)mat_at(j->rest, r, t.c0 + c) = master_rest((float)y[c]);
+        }
     }
 }
 
-void FN(cpu_normals)(Device *d, Mat y, double mean, double std, uint64_t key, int64_t first, int64_t step)
+void FN(cpu_normals)(Device *d, Mat y, Mat rest, double mean, double std, uint64_t key, int64_t first,
+                     int64_t step)
 {
-    if (y.ld == y.cols && step == y.cols)      /* one long row */
+    BUG_ON(rest.p && (y.type != BF16 || rest.type != I16 || rest.rows != y.rows || rest.cols != y.cols ||
+                      rest.ld != y.ld || REAL_TYPE != F32));
+    if (y.ld == y.cols && step == y.cols) {    /* one long row */
         y.cols = y.ld = y.rows * y.cols, y.rows = 1;
-    Job j = {d, y, mean, std, key, first, step};
+        rest.cols = rest.ld = y.cols, rest.rows = 1;
+    }
+    Job j = {d, y, rest, mean, std, key, first, step};
     pool_run(d->pool, normals_item, &j, work_items(y));
 }

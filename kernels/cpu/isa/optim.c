@@ -36,21 +36,40 @@ static void update_piece(const Job *j, REAL *const p[ARRAYS], int64_t n)
             vstore_part(p[k] + whole, vload(tail[k]), left);
 }
 
+/* masters = those of n elements, by their weights and remainders. */
+static void join(REAL *masters, const uint16_t *weight, const int16_t *rest, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++)
+        masters[k] = (REAL)master_join(weight[k], rest[k]);
+}
+
+static void split(uint16_t *weight, int16_t *rest, const REAL *masters, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++) {
+        weight[k] = master_weight((float)masters[k]);
+        rest[k] = master_rest((float)masters[k]);
+    }
+}
+
 static void update_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const Job *j = ctx;
     const Updated *x = j->x;
     Dtype type = j->rates.u->out_type;
-    REAL *const base[ARRAYS] = {x->w, x->m, x->v, j->dir, (REAL *)x->g};
+    REAL *const base[ARRAYS] = {x->w, x->m, x->v, j->dir, (REAL *)x->g}, masters[PIECE];
     int64_t end = (item + 1) * BLOCK < x->n ? (item + 1) * BLOCK : x->n;
     for (int64_t i = item * BLOCK, n; i < end; i += n) {
         REAL *p[ARRAYS];
         n = end - i < PIECE ? end - i : PIECE;
         for (int k = 0; k < ARRAYS; k++)
             p[k] = base[k] ? base[k] + i : NULL;
+        if (x->rest)
+            join(p[W] = masters, (uint16_t *)x->out + i, x->rest + i, n);
         update_piece(j, p, n);
-        if (j->out)
+        if (x->rest && j->out)
+            split((uint16_t *)x->out + i, x->rest + i, masters, n);
+        else if (j->out)
             FN(store_reals)((char *)j->out + (size_t)i * dtype_size(type), p[W], n, type);
     }
 }
@@ -65,6 +84,7 @@ static void update(Device *d, const Update *u, UpdateRule *rule, int dir, int ou
          unbias2 = (REAL)(1 / (v->behind ? u->before2 : u->bias2));
     for (int64_t i = 0; i < u->count && v->go; i++) {
         const Updated *x = &u->list[i];
+        BUG_ON(x->rest && (x->w || u->out_type != BF16 || REAL_TYPE != F32));
         Rates rates = {u, (REAL)v->multiplier, (REAL)(u->lr * (x->trust ? *x->trust : 1)), (REAL)x->wd,
                        unbias1, unbias2};
         Job j = {x, rates, rule, dir ? x->dir : NULL, out ? x->out : NULL};
@@ -144,15 +164,19 @@ void FN(cpu_sgd)(Device *d, const Update *u)
 /* Squares have sixteen F64 accumulators with every vector length: all instruction sets add in one
  * order. */
 #define SUMS 16
-typedef struct { const void *x; int64_t n; Dtype type; double *out; } SumJob;
+typedef struct { const char *x; int64_t n; Dtype type; const int16_t *rest; double *out; } SumJob;
 typedef double DVec __attribute__((vector_size(VBYTES)));
 
-/* piece = x[0..n) as F64, with zeros up to a multiple of SUMS; returns that multiple. */
-static int64_t widen(double *piece, const char *x, int64_t n, Dtype type)
+/* piece = x[0..n) as F64, with zeros up to a multiple of SUMS; returns that multiple.
+ *   rest  in  [n]  remainders of masters whose weights are x; NULL: the elements are those of x */
+static int64_t widen(double *piece, const char *x, int64_t n, Dtype type, const int16_t *rest)
 {
     REAL buf[SUMSQ_BLOCK];
     int64_t padded = (n + SUMS - 1) / SUMS * SUMS;
-    if (type == F64) {
+    if (rest) {
+        for (int64_t k = 0; k < n; k++)
+            piece[k] = (double)master_join(((const uint16_t *)x)[k], rest[k]);
+    } else if (type == F64) {
         memcpy(piece, x, (size_t)n * sizeof(double));
     } else {
         const REAL *real = row_in(mat((void *)x, 1, n, type), 0, buf);
@@ -164,10 +188,10 @@ static int64_t widen(double *piece, const char *x, int64_t n, Dtype type)
     return padded;
 }
 
-static double squares_of_block(const char *x, int64_t n, Dtype type)
+static double squares_of_block(const char *x, int64_t n, Dtype type, const int16_t *rest)
 {
     double piece[SUMSQ_BLOCK], sum[SUMS] = {0};
-    int64_t padded = widen(piece, x, n, type);
+    int64_t padded = widen(piece, x, n, type, rest);
     for (int64_t k = 0; k < padded; k += SUMS)
         for (int s = 0; s < SUMS; s += VBYTES / 8) {
             DVec a, v;
@@ -190,7 +214,8 @@ static void squares_item(void *ctx, int64_t item, int thread)
     for (int64_t i = item * BLOCK; i < end; i += SUMSQ_BLOCK) {
         int64_t n = end - i < SUMSQ_BLOCK ? end - i : SUMSQ_BLOCK;
         j->out[i / SUMSQ_BLOCK] =
-            squares_of_block((const char *)j->x + (size_t)i * dtype_size(j->type), n, j->type);
+            squares_of_block(j->x + (size_t)i * dtype_size(j->type), n, j->type,
+                             j->rest ? j->rest + i : NULL);
     }
 }
 
@@ -203,7 +228,9 @@ void FN(cpu_squares)(Device *d, const Squares *list, int64_t count, Dtype type)
     for (const Squares *s = list; s < list + count; s++)
         for (int64_t at = 0, part; at < s->n; at += part) {
             part = s->n - at < ROOM * SUMSQ_BLOCK ? s->n - at : ROOM * SUMSQ_BLOCK;
-            SumJob j = {(const char *)s->x + (size_t)at * dtype_size(type), part, type, room};
+            Dtype of = s->rest ? BF16 : type;
+            SumJob j = {(const char *)s->x + (size_t)at * dtype_size(of), part, of,
+                        s->rest ? s->rest + at : NULL, room};
             pool_run(d->pool, squares_item, &j, (part + BLOCK - 1) / BLOCK);
             exact_add(s->sum, room, (part + SUMSQ_BLOCK - 1) / SUMSQ_BLOCK);
         }
