@@ -18,6 +18,8 @@ void cuda_tune(Device *d, const Products *p, Algorithms *known, int most, void *
     BUG_ON("no GPU was opened");
 }
 
+void cuda_algorithms_prefix(const Device *d, char text[ALGORITHM_KEY]) { BUG_ON("no GPU was opened"); }
+
 int cuda_attention_built(void) { return 0; }
 const char *cuda_built(void) { return "GPUs: none, built without CUDA (make CUDA=1)"; }
 

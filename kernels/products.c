@@ -180,17 +180,22 @@ static void replay_fp8(const Product *q, Device *d, const Fp8Scale *scale)
     d->fp8_matmul(d, m[0], a, b, m[3], q->acc);
 }
 
-void products_replay(const Products *p, Device *d, void *memory, size_t bytes)
+void products_replay(const Products *p, Device *d, void *memory, size_t bytes, ProductReady *ready)
 {
+    const size_t scale = attention_up(sizeof(Fp8Scale));
     for (int64_t i = 0; i < p->n; i++) {
         Product q = p->list[i];
         Mat *m = q.mat;
-        size_t used = (sizeof(Fp8Scale) + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+        size_t used = scale;
         int fits = 1;
         for (size_t k = 0; k < PRODUCT_MATS; k++)
             fits = place(&m[k], memory, &used, bytes) && fits;
         if (!fits)
             continue;
+        size_t stride = attention_up(used - scale);
+        int64_t sets = (int64_t)((bytes - scale) / stride);
+        if (ready)
+            ready(d, &q, (char *)memory + scale, stride, sets > 1 ? sets : 1);
         switch (q.op) {
         case PRODUCT_MATMUL: d->matmul(d, m[0], m[1], q.ta, m[2], q.tb, q.acc); break;
         case PRODUCT_LINEAR: d->linear(d, m[0], m[1], m[2], m[3]);              break;

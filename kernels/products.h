@@ -45,8 +45,11 @@ void products_close(Products *p);
 
 /* Does each product once. A product whose operands do not fit into `memory` is left out; a run's memory
  * has room for the operands of each of its products.
- *   memory  out  [bytes]  memory of d for the operands, overwritten */
-void products_replay(const Products *p, Device *d, void *memory, size_t bytes);
+ *   memory  out  [bytes]  memory of d for the operands, overwritten; begins with the Fp8Scale of all of them
+ *   ready   in            called before a product, whose operands lie in the `stride` bytes from `first` on;
+ *                         `sets` such sets fit into `memory`. NULL: no call */
+typedef void ProductReady(Device *d, const Product *q, char *first, size_t stride, int64_t sets);
+void products_replay(const Products *p, Device *d, void *memory, size_t bytes, ProductReady *ready);
 
 /* Whether cuDNN may do a call. It may not with dropout (cuDNN draws the masks from its own generator),
  * with documents (cuDNN takes their lengths, not their starts), or with part of a sequence. The type
@@ -90,10 +93,14 @@ int cuda_attention_built(void);
 /* Returns one line: what this executable was built with for GPUs. */
 const char *cuda_built(void);
 
-/* On a GPU: does every product once, so that no algorithm is chosen within a step.
+/* On a GPU: does every product once, so that no algorithm is chosen within a step. Algorithms are timed on
+ * random numbers, because constants take less power and rank otherwise, and over several sets of operands
+ * in turn, as far as `memory` has room for them, because a step does not find operands in L2.
  *   known   in/out           algorithms of earlier runs, used first; must live as long as the device
  *   most    in               candidates to time for a product that is not in `known`, which are then
  *                            added to it; 0 or 1: none is timed, the library's first choice is taken
  *   memory  out     [bytes]  device memory, scratch; zeros afterwards */
 void cuda_tune(Device *d, const Products *p, Algorithms *known, int most, void *memory, size_t bytes);
+/* What the key of every algorithm for products on this GPU begins with: library, release, GPU. */
+void cuda_algorithms_prefix(const Device *d, char text[ALGORITHM_KEY]);
 #endif

@@ -410,7 +410,7 @@ void cuda_open(Device *d, Dtype real, int index)
     CUDA_OK(cudaGetDeviceProperties(&p, index));
     Cuda *c = xcalloc(1, sizeof *c);
     *c = (Cuda){.index = index, .thread = pthread_self(), .sms = p.multiProcessorCount, .major = p.major,
-                .minor = p.minor, .shared = p.sharedMemPerBlockOptin};
+                .minor = p.minor, .shared = p.sharedMemPerBlockOptin, .l2 = (size_t)p.l2CacheSize};
     memcpy(c->gpu, p.name, sizeof c->gpu);
     *d = (Device){.name = "cuda", .isa = c->gpu, .bf16 = "mma", .real = real, .impl = c, .late = 1,
                   .unit = hash64(&p.uuid, sizeof p.uuid, HASH_SEED), .take = cuda_take, .give = cuda_give,

@@ -38,6 +38,7 @@ struct Lt {
     Algorithms *known;         /* see lt_tune */
     int most, warned;          /* see lt_tune; bool: the user was warned of a refused algorithm */
     cudaEvent_t start, end;    /* for timing */
+    struct { char *base; size_t stride; int64_t n, turn; } sets;   /* see lt_rotate; turn: of the next call */
     uint64_t calls;
     Plan plan[SETS][WAYS];     /* generation always has new shapes: the least recently used goes */
 };
@@ -73,11 +74,16 @@ static void plan_close(Lt *lt, Plan *p)
     *p = (Plan){0};
 }
 
-void lt_close(Lt *lt)
+void lt_forget(Lt *lt)
 {
     for (int s = 0; s < SETS; s++)
         for (int w = 0; w < WAYS; w++)
             plan_close(lt, &lt->plan[s][w]);
+}
+
+void lt_close(Lt *lt)
+{
+    lt_forget(lt);
     CUDA_OK(cudaEventDestroy(lt->start));
     CUDA_OK(cudaEventDestroy(lt->end));
     LT_OK(lt, cublasLtDestroy(lt->handle));
@@ -96,6 +102,14 @@ void lt_tune(Lt *lt, Algorithms *known, int most)
 {
     lt->known = known;
     lt->most = most < CANDIDATES ? most : CANDIDATES;
+}
+
+void lt_rotate(Lt *lt, void *base, size_t stride, int64_t n)
+{
+    BUG_ON(stride % 256);
+    lt->sets.base = base;
+    lt->sets.stride = stride;
+    lt->sets.n = n;
 }
 
 /* ---- keys ---- */
@@ -128,11 +142,18 @@ static const char *type_name(int32_t t)
     }
 }
 
+void lt_prefix(const Lt *lt, char text[ALGORITHM_KEY])
+{
+    snprintf(text, ALGORITHM_KEY, "cublaslt %zu %.64s ", lt_version(lt), lt->gpu);
+}
+
 /* The key as text, with the library's version and the GPU, for the file of known algorithms. */
 static void key_text(const Lt *lt, const Key *k, char text[ALGORITHM_KEY])
 {
-    int n = snprintf(text, ALGORITHM_KEY, "cublaslt %zu %.64s %lldx%lldx%lld %s%s %s%s %s%s ld %lld %lld "
-                     "%lld %lld align %d %d %d %d %d epilogue %d%s workspace %zu", lt_version(lt), lt->gpu,
+    char prefix[ALGORITHM_KEY];
+    lt_prefix(lt, prefix);
+    int n = snprintf(text, ALGORITHM_KEY, "%s%lldx%lldx%lld %s%s %s%s %s%s ld %lld %lld "
+                     "%lld %lld align %d %d %d %d %d epilogue %d%s workspace %zu", prefix,
                      (long long)k->m, (long long)k->n, (long long)k->k, type_name(k->type_a),
                      k->ta ? "^T" : "", type_name(k->type_b), k->tb ? "^T" : "", k->acc ? "+= " : "= ",
                      type_name(k->type_c), (long long)k->lda, (long long)k->ldb, (long long)k->ldc,
@@ -221,16 +242,37 @@ static cublasStatus_t multiply(Lt *lt, const Plan *p, const LtProduct *q)
                                    lt->bytes, lt->stream);
 }
 
+/* The product over the operands of the next set. */
+static LtProduct next_set(Lt *lt, const LtProduct *q)
+{
+    LtProduct next = *q;
+    void **at[] = {&next.a.p, &next.b.p, &next.c.p, &next.vector, &next.aux.p};
+    if (!lt->sets.n)
+        return next;
+    size_t by = (size_t)(lt->sets.turn++ % lt->sets.n) * lt->sets.stride;
+    for (size_t i = 0; i < sizeof at / sizeof *at; i++) {
+        char *p = *at[i];
+        if (p >= lt->sets.base && p < lt->sets.base + lt->sets.stride)
+            *at[i] = p + by;
+    }
+    return next;
+}
+
 /* Returns the microseconds of one call, or -1 if it cannot run. */
-static double time_of(Lt *lt, const Plan *p, const LtProduct *q)
+static double time_of(Lt *lt, Plan *p, const LtProduct *q)
 {
     float ms;
-    for (int i = 0; i < WARM + TIMED; i++) {
+    int good = 1;
+    for (int i = 0; i < WARM + TIMED && good; i++) {
+        LtProduct next = next_set(lt, q);
         if (i == WARM)
             CUDA_OK(cudaEventRecord(lt->start, lt->stream));
-        if (multiply(lt, p, q) != CUBLAS_STATUS_SUCCESS)
-            return -1;
+        set_pointers(lt, p, &next);
+        good = multiply(lt, p, &next) == CUBLAS_STATUS_SUCCESS;
     }
+    set_pointers(lt, p, q);            /* the descriptor has the last set's bias and input of GELU */
+    if (!good)
+        return -1;
     CUDA_OK(cudaEventRecord(lt->end, lt->stream));
     CUDA_OK(cudaEventSynchronize(lt->end));
     CUDA_OK(cudaEventElapsedTime(&ms, lt->start, lt->end));

@@ -49,6 +49,15 @@ void lt_multiply(Lt *lt, const LtProduct *q);
  *   most   in      candidates to time for a product that is not in `known`, which are then added to it;
  *                  0, 1: none */
 void lt_tune(Lt *lt, Algorithms *known, int most);
+/* Gives the products that are timed from now on n sets of operands, used in turn, so that a product does not
+ * find its operands in L2. A pointer into [base, base + stride) stands for the same place of each set; others
+ * stay. n 0: there is one set.
+ *   stride  in  bytes from one set to the next, a multiple of 256 */
+void lt_rotate(Lt *lt, void *base, size_t stride, int64_t n);
+/* Forgets every plan: products take their algorithms from the list again. Start-up only. */
+void lt_forget(Lt *lt);
+/* What the key of every algorithm of this library on this GPU begins with. */
+void lt_prefix(const Lt *lt, char text[ALGORITHM_KEY]);
 
 /* Returns device memory for one vector of the next product, at most LT_VECTOR bytes. */
 #define LT_VECTOR (1u << 20)

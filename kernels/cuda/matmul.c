@@ -168,12 +168,49 @@ void cuda_fp8_matmul(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
 
 /* ---- before the first step ---- */
 
+void cuda_algorithms_prefix(const Device *d, char text[ALGORITHM_KEY]) { lt_prefix(cuda_of(d)->lt, text); }
+
+/* Fills an FP8 operand, which replay gives the memory of 16-bit numbers: random numbers of 16 bits go to the
+ * second half of it, half of the rows at a time, and from there to FP8 in the first half. */
+static void random_fp8(Device *d, Mat m, Fp8Format format, Fp8Scale *scale, uint64_t key)
+{
+    char *first = m.p, *second = first + m.rows * m.cols;
+    for (int64_t r = 0, n = m.rows / 2; n && r < m.rows; r += n) {
+        Mat x = mat(second, n < m.rows - r ? n : m.rows - r, m.cols, F16);
+        d->normals(d, x, (Mat){0}, 0, 1, key, r * m.cols, m.cols);
+        d->fp8_cast(d, first + r * m.cols, NULL, x, scale, format, 0);
+    }
+}
+
+/* Fills sets of operands with random numbers, enough sets that L2 does not hold them. Before the sets lies
+ * the Fp8Scale. */
+static void ready_random(Device *d, const Product *q, char *first, size_t stride, int64_t sets)
+{
+    Fp8Scale *scale = (Fp8Scale *)(first - attention_up(sizeof(Fp8Scale)));
+    int64_t wanted = (int64_t)(4 * cuda_of(d)->l2 / stride) + 2, n = sets < wanted ? sets : wanted;
+    for (int64_t s = 0; s < n; s++)
+        for (int k = 0; k < PRODUCT_MATS; k++) {
+            Mat m = q->mat[k];
+            uint64_t key = rng_key((uint64_t)(s * PRODUCT_MATS + k), "operands");
+            if (!m.p)
+                continue;
+            m.p = (char *)m.p + (size_t)s * stride;
+            if (q->op == PRODUCT_FP8 && (k == 1 || k == 2))
+                random_fp8(d, m, k == 1 ? q->a : q->b, scale, key);
+            else
+                d->normals(d, m, (Mat){0}, 0, 1, key, 0, m.cols);
+        }
+    lt_rotate(cuda_of(d)->lt, first, stride, n);
+}
+
 void cuda_tune(Device *d, const Products *p, Algorithms *known, int most, void *memory, size_t bytes)
 {
     Cuda *c = cuda_of(d);
+    lt_forget(c->lt);
     lt_tune(c->lt, known, most);
-    CUDA_OK(cudaMemsetAsync(memory, 0x3c, bytes, c->compute));     /* 0.0115 in BF16 and F32 */
-    products_replay(p, d, memory, bytes);
     CUDA_OK(cudaMemsetAsync(memory, 0, bytes, c->compute));
+    products_replay(p, d, memory, bytes, most > 1 ? ready_random : NULL);
+    CUDA_OK(cudaMemsetAsync(memory, 0, bytes, c->compute));
+    lt_rotate(c->lt, NULL, 0, 0);
     lt_tune(c->lt, known, 0);
 }

@@ -268,3 +268,21 @@ int file_name_ok(const char *name)
     size_t n = strlen(name);
     return n && n <= 200 && name[0] != '.' && strspn(name, legal) == n;
 }
+
+char *file_shipped(const char *name)
+{
+    char exe[4096];
+    ssize_t n = access(name, R_OK) ? readlink("/proc/self/exe", exe, sizeof exe - 1) : 0;
+    if (n <= 0)
+        return xstrdup(name);
+    exe[n] = 0;
+    /* the executable of a test lies deeper in the tree */
+    for (char *slash = strrchr(exe, '/'); slash; slash = strrchr(exe, '/')) {
+        *slash = 0;
+        char *path = xasprintf("%s/%s", exe, name);
+        if (!access(path, R_OK))
+            return path;
+        free(path);
+    }
+    return xstrdup(name);
+}

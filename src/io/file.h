@@ -22,6 +22,10 @@ int file_errno(char why[WHY], const char *fmt, ...) __attribute__((format(printf
  * blocking; so is a symbolic link if nofollow is set. Returns the descriptor, or -1. */
 int file_open(int dir, const char *name, int nofollow, int64_t *size, char why[WHY]);
 
+/* The path of a file that is shipped with the program: `name` below the current directory, or below a folder
+ * above the executable. Returns text from malloc; name itself where there is no such file. */
+char *file_shipped(const char *name);
+
 /* Creates a file for writing, mode 0666 less the umask. A file that exists is emptied, or refused if
  * exclusive is set. Returns the descriptor, or -1. */
 int file_create(int dir, const char *name, int exclusive, char why[WHY]);

@@ -212,22 +212,9 @@ static void resolve(Reading *r)
 static char *path_of(const char *name)
 {
     size_t n = strlen(name);
-    char exe[4096];
     if (n > 5 && !strcmp(name + n - 5, ".yaml"))
         return text_copy(name);
-    char *path = textf("configs/machines/%s.yaml", name);
-    ssize_t len = access(path, R_OK) ? readlink("/proc/self/exe", exe, sizeof exe - 1) : 0;
-    if (len > 0) {
-        exe[len] = 0;
-        /* The executable of a test lies deeper in the tree. */
-        for (char *slash = strrchr(exe, '/'); slash; slash = strrchr(exe, '/')) {
-            *slash = 0;
-            char *other = textf("%s/configs/machines/%s.yaml", exe, name);
-            if (!access(other, R_OK))
-                return other;
-        }
-    }
-    return path;
+    return file_shipped(textf("configs/machines/%s.yaml", name));
 }
 
 int machine_fits(const Machine *m, int world, int64_t bytes)

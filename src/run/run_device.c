@@ -24,7 +24,7 @@ static void open_cuda(Run *r)
     const Config *c = r->cfg;
     int gpus = cuda_count();
     cuda_open(&r->dev, r->params.real, grid_host_rank(&r->grid) % gpus);
-    r->dev.pool = pool_open(threads_of(r));        /* host threads: they compute the initial values */
+    r->dev.pool = pool_open(threads_of(r));        /* host threads: they add up messages */
     r->gpu.sharing = ranks_of_gpu(r);
     all_ok(&r->grid.all, r->gpu.sharing == 1 || c->distributed_backend == DISTRIBUTED_BACKEND_STAGED,
            EXIT_RESOURCE, "nccl", "%d ranks have the same GPU, one of %d that this one sees, and NCCL needs "

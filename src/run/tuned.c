@@ -79,6 +79,23 @@ void tuned_read(Algorithms *a, const char *path)
         warn("%s: %s; it is not used, and left as it is; change: remove it, or name another file", path, why);
 }
 
+int64_t tuned_table(Algorithms *a, const char *path, const char *prefix, char why[WHY])
+{
+    Algorithms all = {0};
+    int64_t taken = 0;
+    if (access(path, R_OK) < 0)
+        return file_errno(why, "cannot be read") - 1;
+    if (!read_file(&all, path, why))
+        return -1;
+    for (int64_t i = 0; i < all.n; i++)
+        if (!strncmp(all.list[i].key, prefix, strlen(prefix))) {
+            algorithms_add(a, &all.list[i]);
+            taken++;
+        }
+    algorithms_close(&all);
+    return taken;
+}
+
 static char *write_text(const Algorithms *a)
 {
     json_t *list = json_object();

@@ -166,6 +166,7 @@ static void print_random(int n)
                                        "cpu_isa",
                                        "device",
                                        "cublaslt_algorithms",
+                                       "cublaslt_table",
                                        "train_iters",
                                        "train_samples",
                                        "lr",

@@ -4,6 +4,8 @@
  * every epilogue, with and without the library's fused kernels. Memory beside a matrix must not
  * change. */
 #include "linear.h"
+#include "cuda.h"
+#include "lt.h"
 #include "products.h"
 #include "ops.h"
 
@@ -533,6 +535,111 @@ static void test_tune(void)
     free(got);
 }
 
+/* What the recorded calls of the library were given. */
+enum { CALLS = 64 };
+static struct { const char *a, *b, *c, *bias; } called[CALLS];
+static int calls;
+static const char *bias_now;
+
+static cublasStatus_t record_set(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t which,
+                                 const void *value, size_t bytes)
+{
+    if (which == CUBLASLT_MATMUL_DESC_BIAS_POINTER)
+        memcpy(&bias_now, value, sizeof bias_now);
+    return lt_api()->cublasLtMatmulDescSetAttribute(d, which, value, bytes);
+}
+
+static cublasStatus_t record_call(cublasLtHandle_t h, cublasLtMatmulDesc_t p, const void *alpha,
+                                  const void *a, cublasLtMatrixLayout_t la, const void *b,
+                                  cublasLtMatrixLayout_t lb, const void *beta, const void *c,
+                                  cublasLtMatrixLayout_t lc, void *d, cublasLtMatrixLayout_t ld,
+                                  const cublasLtMatmulAlgo_t *algo, void *workspace, size_t bytes,
+                                  cudaStream_t s)
+{
+    if (calls < CALLS) {
+        called[calls].a = b, called[calls].b = a, called[calls].c = d, called[calls].bias = bias_now;
+        calls++;
+    }
+    return lt_api()->cublasLtMatmul(h, p, alpha, a, la, b, lb, beta, c, lc, d, ld, algo, workspace, bytes,
+                                    s);
+}
+
+/* Timed calls take their operands from one set after the other, all operands of a call from the same set;
+ * the product itself has its own operands. */
+static void test_rotate(void)
+{
+    enum { M = 16, N = 24, K = 32, SETS = 3, WORK = 2 << 20 };
+    const size_t at[] = {0, 1024, 3072, 6144}, stride = 8192;
+    LtApi api = *lt_api();
+    cudaStream_t s;
+    Algorithms list = {0};
+    char *work = gpu.take(&gpu, WORK), *base = gpu.take(&gpu, SETS * stride);
+    api.cublasLtMatmul = record_call;
+    api.cublasLtMatmulDescSetAttribute = record_set;
+    CUDA_OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    gpu.sync(&gpu);
+    Lt *lt = lt_open(&api, "a GPU", s, work, WORK);
+    LtProduct q = {.a = {base + at[0], M, K, K, CUDA_R_16BF}, .b = {base + at[1], N, K, K, CUDA_R_16BF},
+                   .tb = 1, .c = {base + at[2], M, N, N, CUDA_R_16BF}, .epilogue = CUBLASLT_EPILOGUE_BIAS,
+                   .vector = base + at[3]};
+    lt_tune(lt, &list, 8);
+    lt_rotate(lt, base, stride, SETS);
+    lt_multiply(lt, &q);
+    CUDA_OK(cudaStreamSynchronize(s));
+    CHECK(list.n == 1 && calls > 2 * SETS, "%d calls, %lld algorithms", calls, (long long)list.n);
+    for (int i = 0; i < calls; i++) {
+        const char *set = base + (i < calls - 1 ? (size_t)(i % SETS) * stride : 0);
+        CHECK(called[i].a == set + at[0] && called[i].b == set + at[1] && called[i].c == set + at[2] &&
+                  called[i].bias == set + at[3],
+              "call %d of %d: operands at %td %td %td %td of set %d", i, calls, called[i].a - set,
+              called[i].b - set, called[i].c - set, called[i].bias - set, i % SETS);
+    }
+    lt_close(lt);
+    CUDA_OK(cudaStreamDestroy(s));
+    gpu.give(&gpu, work, WORK);
+    gpu.give(&gpu, base, SETS * stride);
+    algorithms_close(&list);
+}
+
+/* Operands that cuda_tune has drawn, and their numbers. */
+static int64_t drawn, numbers_drawn;
+static void (*normals_op)(Device *d, Mat y, Mat rest, double mean, double std, uint64_t key, int64_t first,
+                          int64_t step);
+static void count_normals(Device *d, Mat y, Mat rest, double mean, double std, uint64_t key, int64_t first,
+                          int64_t step)
+{
+    drawn++;
+    numbers_drawn += y.rows * y.cols;
+    normals_op(d, y, rest, mean, std, key, first, step);
+}
+
+static void test_random(void)
+{
+    Device counting;
+    Products p = {0};
+    Algorithms list = {0};
+    size_t bytes = 1 << 20;
+    void *room = gpu.take(&gpu, bytes);
+    null_open(&counting, F32);
+    products_watch(&counting, &p);
+    counting.linear(&counting, mat(NULL, 64, 48, BF16), mat(NULL, 64, 32, BF16), mat(NULL, 48, 32, BF16),
+                    mat(NULL, 1, 48, BF16));
+    int64_t each = 64 * 48 + 64 * 32 + 48 * 32 + 48, sets = (int64_t)cuda_of(&gpu)->l2 * 4 / (2 * each);
+    normals_op = gpu.normals;
+    gpu.normals = count_normals;
+    cuda_tune(&gpu, &p, &list, 1, room, bytes);
+    CHECK(!drawn, "%lld operands were drawn for nothing", (long long)drawn);
+    cuda_tune(&gpu, &p, &list, 8, room, bytes);
+    CHECK(drawn >= 4 * sets && numbers_drawn == drawn / 4 * each,
+          "%lld operands, %lld numbers; %lld of %lld sets", (long long)drawn, (long long)numbers_drawn,
+          (long long)each, (long long)sets);
+    gpu.normals = normals_op;
+    gpu.sync(&gpu);
+    gpu.give(&gpu, room, bytes);
+    products_close(&p);
+    algorithms_close(&list);
+}
+
 static int64_t passes,                     /* activations computed in a pass of their own */
     summed;                                /* rows whose bias gradient was computed in a pass of its own */
 static void (*bias_bwd)(Device *d, Mat db, Mat dy), (*act_fwd)(Device *d, Mat a, Mat h, ActKind kind);
@@ -606,6 +713,8 @@ int main(void)
     test_bits();
     test_tune();
     test_pays();
+    test_rotate();
+    test_random();
     cuda_close(&gpu);
     cpu_close(&cpu);
     algorithms_close(&known);

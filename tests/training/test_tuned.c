@@ -39,6 +39,29 @@ static void test_kept(const char *path)
     algorithms_close(&all);
 }
 
+/* Of a table only what is of this GPU and release is taken. */
+static void test_table(const char *path)
+{
+    char why[WHY] = "";
+    Algorithms a = {0}, got = {0};
+    const char *const keys[] = {"cublaslt 130100 GPU A 1x2x3", "cublaslt 130100 GPU B 1x2x3",
+                                "cublaslt 130200 GPU A 1x2x3", "cublaslt 130100 GPU A 7x2x3"};
+    for (int i = 0; i < 4; i++) {
+        Algorithm x = one(keys[i], (uint64_t)i);
+        algorithms_add(&a, &x);
+    }
+    tuned_write(&a, path);
+    CHECK(tuned_table(&got, path, "cublaslt 130100 GPU A ", why) == 2 && got.n == 2 &&
+              algorithms_find(&got, keys[0]) && algorithms_find(&got, keys[3]),
+          "%lld taken", (long long)got.n);
+    CHECK(tuned_table(&got, path, "cublaslt 130100 GPU C ", why) == 0 && got.n == 2, "of no GPU");
+    CHECK(tuned_table(&got, "no/such/file", "cublaslt", why) == -1 && *why, "a file that is missing: '%s'",
+          why);
+    unlink(path);
+    algorithms_close(&a);
+    algorithms_close(&got);
+}
+
 static void test_refused(const char *path)
 {
     static const char *const bad[] = {
@@ -79,6 +102,7 @@ int main(void)
     char *path = in_work("algorithms.json");
     unlink(path);
     test_kept(path);
+    test_table(path);
     test_refused(path);
     CHECK(child(write_nowhere, &none, 0, NULL), "a folder that is not there ends the run: %s", said);
     CHECK(strstr(said, "warning: ") && strstr(said, "change: "), "said: %s", said);
