@@ -109,9 +109,12 @@ resets() { # a connection of the ranks is reset, then that of Open MPI's daemon 
         fail "a reset: not one restart with the cause"
     same whole "$work/run" "a reset"
     begin 4 $steps
-    inside g3 ss -K state established sport = ":$(daemon_port)" > /dev/null
+    local port=''
+    wait_for 100 found_daemon || fail "no connection of the daemon on g3"
+    inside g3 ss -K state established sport = ":$port" > /dev/null
     expect "a reset of the daemon's connection" 7 'host-lost\] .*g3'
 }
+found_daemon() { port=$(daemon_port); [ -n "$port" ]; }
 daemon_port() { # of the connection between mpirun and g3's daemon
     inside g3 ss -Htnp state established | awk '/"orted"/ && $3 ~ /^10/ { split($3, at, ":"); print at[2]; exit }'
 }
