@@ -5,6 +5,7 @@
 #include "job.h"
 #include "run.h"
 #include "test.h"
+#include "tiny_feed.h"
 
 #define TINY                                                                                                 \
     "model: {num_layers: 2, hidden_size: 24, num_attention_heads: 2, seq_length: 12, vocab_size: 61, "       \
@@ -14,24 +15,6 @@
     "data: {tokenizer_type: none, data_path: none}\n"                                                        \
     "precision: {threads: 1}\n"                                                                              \
     "checkpoint: {save: nowhere}\n"
-
-static const Batch *feed(void *run, int mb)
-{
-    static int32_t tokens[24], labels[24], position[24];
-    static float mask[24];
-    static int64_t sample[2];
-    const Run *r = run;
-    for (int i = 0; i < 24; i++) {
-        tokens[i] = (i * 17 + 5 * mb) % 61;
-        labels[i] = (i * 23 + 7 * mb) % 61;
-        position[i] = i % 12;
-        mask[i] = i % 5 != 0;
-    }
-    sample[0] = 2 * mb, sample[1] = 2 * mb + 1;
-    static Batch batch;
-    batch = (Batch){2, 12, context_own(&r->model.now.context), tokens, labels, position, NULL, mask, sample};
-    return &batch;
-}
 
 static size_t held(const Run *r) { return (size_t)r->params.data.grad.n[0] * sizeof(float); }
 

@@ -5,6 +5,7 @@
 #include "plan_times.h"
 #include "run.h"
 #include "test.h"
+#include "tiny_feed.h"
 #include <math.h>
 
 /* ---- the choice ---- */
@@ -125,24 +126,6 @@ static void times(const char *file)
     "data: {tokenizer_type: none, data_path: none}\n"                                                        \
     "precision: {params_dtype: fp64, threads: 1}\n"                                                          \
     "checkpoint: {save: nowhere}\n"
-
-static const Batch *feed(void *run, int mb)
-{
-    static int32_t tokens[24], labels[24], position[24];
-    static float mask[24];
-    static int64_t sample[2];
-    const Run *r = run;
-    for (int i = 0; i < 24; i++) {
-        tokens[i] = (i * 17 + 5 * mb) % 61;
-        labels[i] = (i * 23 + 7 * mb) % 61;
-        position[i] = i % 12;
-        mask[i] = i % 5 != 0;
-    }
-    sample[0] = 2 * mb, sample[1] = 2 * mb + 1;
-    static Batch batch;
-    batch = (Batch){2, 12, context_own(&r->model.now.context), tokens, labels, position, NULL, mask, sample};
-    return &batch;
-}
 
 /* The gradients of a step in F64, on the heap, of this rank.
  *   n, loss  out  how many; their loss */
