@@ -2,9 +2,11 @@
  *
  * A case is a function that draws sizes, makes its tensors and calls the op once. It runs on the CPU in
  * F64 and on the GPU, with the same draws and the same numbers (rounded to the GPU's types), and the
- * outputs are compared. On the GPU some tensors start at an odd offset, have gaps between their rows, or
- * are in the host's memory. Outputs and gaps hold NaN before the op; gaps must hold NaN after it. A
- * second run on the GPU must give the same bits. */
+ * outputs are compared. On the GPU some tensors start at an odd offset or have gaps between their rows.
+ * Tensors are in device memory, but for those that a run can have in mapped memory: masters and moments of
+ * an offloaded optimizer. A case makes these between state_begin and state_end; by chance they are mapped.
+ * Outputs and gaps hold NaN before the op; gaps must hold NaN after it. A second run on the GPU must give
+ * the same bits. */
 #ifndef CUDA_OPS_H
 #define CUDA_OPS_H
 #include "exact.h"
@@ -15,7 +17,7 @@ typedef enum { IN, OUT, INOUT, RAW, EXACT } Role;
 typedef struct {
     Mat m;
     Role role;
-    int mapped;                /* bool: the tensor is in the host's memory */
+    int mapped;                /* bool: the tensor is in mapped memory */
     char *base;                /* memory of take or mapped_take */
     size_t bytes;              /* size of base */
     double loose;              /* factor on the tolerance of arithmetic */
@@ -30,6 +32,7 @@ typedef struct {
     Dtype storage;             /* storage type of the case on the GPU */
     uint64_t seed, draws;
     int tight;                 /* bool: tensors are aligned to 16 bytes, for the widest accesses */
+    int mapped;                /* bool: tensors made now are in mapped memory */
     Tensor t[TENSORS];
     int n;
 } Bench;
@@ -55,6 +58,11 @@ static inline int64_t draw_cols(Bench *b, int64_t most)
     return b->tight && most >= 8 ? (n + 7) / 8 * 8 <= most ? (n + 7) / 8 * 8 : most / 8 * 8 : n;
 }
 
+/* Tensors made from here to state_end are state of an optimizer: all of them in mapped memory or none, by
+ * chance. Returns which. */
+static inline int state_begin(Bench *b) { return b->mapped = (int)draw(b, 0, 1); }
+static inline void state_end(Bench *b) { b->mapped = 0; }
+
 static inline Tensor *tensor_add(Bench *b, Role role, int64_t rows, int64_t cols, Dtype type)
 {
     BUG_ON(b->n == TENSORS);
@@ -65,7 +73,7 @@ static inline Tensor *tensor_add(Bench *b, Role role, int64_t rows, int64_t cols
         gap = draw(b, 0, 1) * 16, offset = 0;
     if (b->oracle || role == RAW || role == EXACT)
         gap = offset = 0;
-    *t = (Tensor){.role = role, .loose = 1, .rounded = type, .mapped = draw(b, 0, 5) == 0};
+    *t = (Tensor){.role = role, .loose = 1, .rounded = type, .mapped = b->mapped};
     size_t size = dtype_size(on);
     t->bytes = (size_t)(offset + rows * (cols + gap)) * size;
     t->base = t->mapped ? b->d->mapped_take(b->d, t->bytes) : b->d->take(b->d, t->bytes);

@@ -1,6 +1,7 @@
 /* test_cuda_masters -- optimizers of a GPU over masters in two halves, beside the same over whole masters:
  * the same bits. So are their squares, in lists that have both forms. Lists of arrays at odd places, lengths
- * above and below what a block of threads updates; a verdict to stop writes nothing. */
+ * above and below what a block of threads updates; a verdict to stop writes nothing. Masters, remainders and
+ * moments in device memory, and in mapped memory as an offloaded optimizer has them. */
 #include "half.h"
 #include "ops.h"
 
@@ -22,11 +23,16 @@ static void run_rule(Device *d, int rule, Update u)
         d->lamb_apply(d, &u);
 }
 
-static char *place(Device *d, const void *src, size_t bytes)
+static char *place_in(Device *d, int mapped, const void *src, size_t bytes)
 {
-    char *at = d->take(d, bytes);
+    char *at = mapped ? d->mapped_take(d, bytes) : d->take(d, bytes);
     d->put(d, at, src, bytes);
     return at;
+}
+static char *place(Device *d, const void *src, size_t bytes) { return place_in(d, 0, src, bytes); }
+static void give_from(Device *d, int mapped, void *p, size_t bytes)
+{
+    mapped ? d->mapped_give(d, p, bytes) : d->give(d, p, bytes);
 }
 
 static int64_t unlike(Device *d, const void *a, const void *b, size_t bytes)
@@ -39,45 +45,54 @@ static int64_t unlike(Device *d, const void *a, const void *b, size_t bytes)
     return wrong;
 }
 
-/* The state of all arrays, whole and in halves: master, moments and direction of each form. */
-typedef struct { float *w, *g, *m[2], *v[2], *dir[2]; uint16_t *weight; int16_t *rest; float *host; } State;
+/* The state of all arrays, whole and in halves: master, moments and direction of each form. mapped: bool:
+ * w, m, v and rest are in mapped memory. */
+typedef struct {
+    float *w, *g, *m[2], *v[2], *dir[2];
+    uint16_t *weight;
+    int16_t *rest;
+    float *host;
+    int mapped;
+} State;
 
-static State state_of(Device *d)
+static State state_of(Device *d, int mapped)
 {
     float *w = xcalloc(ALL, sizeof *w), *x = xcalloc(ALL, sizeof *x);
     uint16_t *weight = xcalloc(ALL, sizeof *weight);
     int16_t *rest = xcalloc(ALL, sizeof *rest);
-    State s = {.host = w};
+    State s = {.host = w, .mapped = mapped};
     for (int i = 0; i < ALL; i++) {
         w[i] = (float)(rng_normal(1, 0, (uint64_t)i) * (i % 3 ? 1 : 1e-3));
         weight[i] = master_weight(w[i]), rest[i] = master_rest(w[i]);
     }
-    s.w = (float *)place(d, w, ALL * sizeof *w);
+    s.w = (float *)place_in(d, mapped, w, ALL * sizeof *w);
     s.weight = (uint16_t *)place(d, weight, ALL * sizeof *weight);
-    s.rest = (int16_t *)place(d, rest, ALL * sizeof *rest);
+    s.rest = (int16_t *)place_in(d, mapped, rest, ALL * sizeof *rest);
     for (int i = 0; i < ALL; i++)
         x[i] = (float)rng_normal(2, 0, (uint64_t)i);
     s.g = (float *)place(d, x, ALL * sizeof *x);
     for (int k = 0; k < 2; k++) {
-        s.m[k] = (float *)place(d, x, ALL * sizeof *x);
+        s.m[k] = (float *)place_in(d, mapped, x, ALL * sizeof *x);
         s.dir[k] = (float *)place(d, x, ALL * sizeof *x);
     }
     for (int i = 0; i < ALL; i++)
         x[i] = fabsf(x[i]);
     for (int k = 0; k < 2; k++)
-        s.v[k] = (float *)place(d, x, ALL * sizeof *x);
+        s.v[k] = (float *)place_in(d, mapped, x, ALL * sizeof *x);
     free(x), free(weight), free(rest);
     return s;
 }
 
 static void state_close(Device *d, State *s)
 {
-    d->give(d, s->w, ALL * sizeof *s->w), d->give(d, s->g, ALL * sizeof *s->g);
+    give_from(d, s->mapped, s->w, ALL * sizeof *s->w), d->give(d, s->g, ALL * sizeof *s->g);
     for (int k = 0; k < 2; k++) {
-        d->give(d, s->m[k], ALL * sizeof *s->g), d->give(d, s->v[k], ALL * sizeof *s->g);
+        give_from(d, s->mapped, s->m[k], ALL * sizeof *s->g);
+        give_from(d, s->mapped, s->v[k], ALL * sizeof *s->g);
         d->give(d, s->dir[k], ALL * sizeof *s->g);
     }
-    d->give(d, s->weight, ALL * sizeof *s->weight), d->give(d, s->rest, ALL * sizeof *s->rest);
+    d->give(d, s->weight, ALL * sizeof *s->weight);
+    give_from(d, s->mapped, s->rest, ALL * sizeof *s->rest);
     free(s->host);
 }
 
@@ -100,9 +115,9 @@ static int64_t wrong_masters(Device *d, const State *s, int64_t *changed)
     return wrong;
 }
 
-static void compare(Device *d, int rule, int odd, int64_t go)
+static void compare(Device *d, int rule, int odd, int64_t go, int mapped)
 {
-    State s = state_of(d);
+    State s = state_of(d, mapped);
     Updated whole[ARRAYS], half[ARRAYS];
     Squares one[2 * ARRAYS], two[2 * ARRAYS];
     double trust = 1.3;
@@ -122,9 +137,9 @@ static void compare(Device *d, int rule, int odd, int64_t go)
         one[2 * i + 1] = (Squares){sum, s.g + at, n, NULL};
         two[2 * i + 1] = (Squares){sum + 1, s.g + at, n, NULL};
     }
-    Update u = {.list = whole, .count = ARRAYS, .out_type = BF16, .verdict = verdict, .lr = 0.01,
-                .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .bias1 = 0.1, .bias2 = 0.001, .before1 = 1,
-                .before2 = 1, .momentum = 0.9};
+    Update u = {.list = whole, .count = ARRAYS, .out_type = BF16, .mapped = mapped, .verdict = verdict,
+                .lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .bias1 = 0.1, .bias2 = 0.001,
+                .before1 = 1, .before2 = 1, .momentum = 0.9};
     run_rule(d, rule, u);
     u.list = half;
     run_rule(d, rule, u);
@@ -145,12 +160,14 @@ static void compare(Device *d, int rule, int odd, int64_t go)
 }
 
 /* Initial values in halves are those of whole masters. */
-static void initial(Device *d, int64_t rows, int64_t cols, int64_t ld, int64_t first, int64_t step)
+static void initial(Device *d, int64_t rows, int64_t cols, int64_t ld, int64_t first, int64_t step,
+                    int mapped)
 {
     int64_t n = rows * ld, wrong = 0;
-    float *whole = d->take(d, (size_t)n * 4), *x = xcalloc((size_t)n, 4), *y = xcalloc((size_t)n, 4);
+    float *x = xcalloc((size_t)n, 4), *y = xcalloc((size_t)n, 4);
+    float *whole = (float *)place_in(d, mapped, x, (size_t)n * 4);
     uint16_t *weight = d->take(d, (size_t)n * 2);
-    int16_t *rest = d->take(d, (size_t)n * 2);
+    int16_t *rest = (int16_t *)place_in(d, mapped, x, (size_t)n * 2);
     d->normals(d, (Mat){whole, rows, cols, ld, F32}, (Mat){.type = I16}, 1, 0.3, 77, first, step);
     d->normals(d, (Mat){weight, rows, cols, ld, BF16}, (Mat){rest, rows, cols, ld, I16}, 1, 0.3, 77, first,
                step);
@@ -160,15 +177,17 @@ static void initial(Device *d, int64_t rows, int64_t cols, int64_t ld, int64_t f
         wrong += memcmp(x + i, y + i, sizeof *x) != 0;
     CHECK(!wrong && x[0] != x[1], "%s: %lld initial values of [%lld, %lld]", d->name, (long long)wrong,
           (long long)rows, (long long)cols);
-    d->give(d, whole, (size_t)n * 4), d->give(d, weight, (size_t)n * 2), d->give(d, rest, (size_t)n * 2);
+    give_from(d, mapped, whole, (size_t)n * 4), give_from(d, mapped, rest, (size_t)n * 2);
+    d->give(d, weight, (size_t)n * 2);
     free(x), free(y);
 }
 
 static void initials(Device *d)
 {
-    initial(d, 1, 5001, 5001, 3, 5001);
-    initial(d, 37, 51, 51, 0, 51);
-    initial(d, 37, 51, 60, 7, 90);
+    initial(d, 1, 5001, 5001, 3, 5001, 0);
+    initial(d, 1, 5001, 5001, 3, 5001, 1);
+    initial(d, 37, 51, 51, 0, 51, 0);
+    initial(d, 37, 51, 60, 7, 90, 1);
 }
 
 int main(void)
@@ -180,9 +199,10 @@ int main(void)
     initials(&cpu);
     cpu_close(&cpu);
     for (int rule = 0; rule < RULES; rule++) {
-        compare(&gpu, rule, rule % 2, 1);
+        compare(&gpu, rule, rule % 2, 1, 0);
+        compare(&gpu, rule, 1 - rule % 2, 1, 1);
         if (rule < 2)
-            compare(&gpu, rule, 1 - rule % 2, 0);
+            compare(&gpu, rule, 1 - rule % 2, 0, rule);
     }
     cuda_close(&gpu);
     return test_end();

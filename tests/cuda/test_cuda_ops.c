@@ -95,10 +95,14 @@ static void compare_tensors(const char *what, const Bench *b, const Bench *ref)
     }
 }
 
+static int64_t mapped_tensors;         /* of all benches */
+
 static Bench bench_run(void (*fn)(Bench *b), Device *d, int oracle, Dtype storage, uint64_t seed, int tight)
 {
     Bench b = {.d = d, .oracle = oracle, .storage = storage, .seed = seed, .tight = tight};
     fn(&b);
+    for (int i = 0; i < b.n; i++)
+        mapped_tensors += b.t[i].mapped;
     bench_read(&b);
     return b;
 }
@@ -131,14 +135,18 @@ static void case_copy(Bench *b)
 {
     int64_t rows = draw_size(b, 70), cols = draw_cols(b, 1100);
     Dtype to = types[draw(b, 0, 2)];
+    state_begin(b);
     Mat x = input(b, rows, cols, b->storage, 1);
+    state_end(b);
     b->d->copy(b->d, output(b, rows, cols, to), x);
 }
 
 static void case_zero(Bench *b)
 {
     int64_t n = draw_size(b, 5000);
+    state_begin(b);
     Mat y = output(b, 1, n, b->storage);
+    state_end(b);
     b->d->zero(b->d, y.p, (size_t)n * dtype_size(y.type));
 }
 
@@ -471,7 +479,9 @@ static void case_squares(Bench *b)
     int64_t count = draw(b, 0, 1) ? draw(b, 250, 600) : draw(b, 1, 9), n = draw_size(b, 150000),
             share = draw(b, 1, 3);
     Squares *list = xcalloc((size_t)count, sizeof *list);
+    state_begin(b);
     Mat x = input(b, 1, n, draw(b, 0, 1) ? b->storage : F32, 1);
+    state_end(b);
     Exact *e = exact(b, count);
     for (int64_t i = 0; i < count; i++) {
         int64_t each = draw(b, 0, 7) ? draw(b, 1, n < 900 ? n : 900) : draw(b, 1, n),
@@ -488,7 +498,9 @@ static void case_hash(Bench *b)
 {
     int64_t count = draw(b, 0, 1) ? draw(b, 250, 600) : draw(b, 1, 9), n = draw_size(b, 100000),
             share = draw(b, 1, 3);
+    state_begin(b);
     const char *x = (const char *)whole(b, n, INT32_MIN, INT32_MAX);
+    state_end(b);
     Hashed *list = xcalloc((size_t)count, sizeof *list);
     uint64_t *none = xcalloc((size_t)count, sizeof *none), *sum = raw(b, none, (size_t)count * sizeof *none);
     for (int64_t i = 0; i < count; i++) {
@@ -535,7 +547,10 @@ static void case_trust(Bench *b)
     int64_t n = draw(b, 1, 5), each = draw_size(b, 3000);
     Exact *e = exact(b, 2 * n);
     for (int64_t i = 0; i < 2 * n; i++) {
+        if (i % 2 == 0)                /* masters */
+            state_begin(b);
         Mat x = input(b, 1, each, F32, draw(b, 0, 3) ? 1 : 0);
+        state_end(b);
         b->d->squares(b->d, &(Squares){e + i, x.p, each}, 1, x.type);
     }
     b->d->carry(b->d, e, 2 * n);
@@ -561,10 +576,13 @@ static void case_update(Bench *b)
     int64_t count = draw(b, 0, 3) ? draw(b, 1, 5) : draw(b, 257, 560), n = count - 1 + draw_size(b, 20000),
             at = 0;
     int which = (int)draw(b, 0, 3), momentum = which != 1 || draw(b, 0, 1);
-    Mat w = changed(b, 1, n, F32, 1), g = input(b, 1, n, F32, 1), none = {0};
+    Mat g = input(b, 1, n, F32, 1), none = {0};
+    int mapped = state_begin(b);
+    Mat w = changed(b, 1, n, F32, 1);
     Mat m = momentum ? changed(b, 1, n, F32, 1) : none;
     Mat v = which == 0 || which == 3 ? numbers(b, INOUT, 1, n, F32, 1, 1) : none;
     loosen(b, 4);
+    state_end(b);
     Mat out = draw(b, 0, 1) ? changed(b, 1, n, b->storage, 0) : none;
     Mat dir = which == 3 ? changed(b, 1, n, F32, 0) : none;
     loosen(b, 8);
@@ -578,10 +596,10 @@ static void case_update(Bench *b)
         list[i] = updated_part(&of, array, at, each);
         at += each;
     }
-    Update u = {.list = list, .count = count, .out_type = out.p ? out.type : F32, .verdict = draw_verdict(b),
-                .lr = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .bias1 = 1 - pow(0.9, 3),
-                .bias2 = 1 - pow(0.95, 3), .before1 = 1 - pow(0.9, 2), .before2 = 1 - pow(0.95, 2),
-                .momentum = momentum ? 0.9 : 0,
+    Update u = {.list = list, .count = count, .out_type = out.p ? out.type : F32, .mapped = mapped,
+                .verdict = draw_verdict(b), .lr = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5,
+                .bias1 = 1 - pow(0.9, 3), .bias2 = 1 - pow(0.95, 3), .before1 = 1 - pow(0.9, 2),
+                .before2 = 1 - pow(0.95, 2), .momentum = momentum ? 0.9 : 0,
                 .nesterov = which == 1 && momentum && draw(b, 0, 1)};
     if (which == 0)
         b->d->adam(b->d, &u);
@@ -600,16 +618,19 @@ static void case_update(Bench *b)
 static void case_normals(Bench *b)
 {
     int64_t n = draw_size(b, 300), cols = draw_cols(b, 300), first = draw(b, 0, 1000);
+    state_begin(b);
     Mat y = output(b, n, cols, draw(b, 0, 1) ? F32 : b->storage);
+    state_end(b);
     int mean = draw(b, 0, 1) ? 0 : 1;
     b->d->normals(b->d, y, (Mat){0}, mean, 0.5, 99, first, cols + draw(b, 0, 1) * draw(b, 1, 50));
 }
 
-static const struct { const char *ops; void (*fn)(Bench *b);
+/* state: bool: a run gives these ops state of an offloaded optimizer */
+static const struct { const char *ops; void (*fn)(Bench *b); int state;
 } cases[] = {
-    {"copy", case_copy},
-    {"zero", case_zero},
-    {"normals", case_normals},
+    {"copy", case_copy, 1},
+    {"zero", case_zero, 1},
+    {"normals", case_normals, 1},
     {"add", case_add},
     {"sum_parts", case_sum_parts},
     {"bias_bwd", case_bias_bwd},
@@ -626,11 +647,11 @@ static const struct { const char *ops; void (*fn)(Bench *b);
     {"xent_stats xent_combine xent_grad", case_xent},
     {"xent", case_xent_whole},
     {"sum carry", case_sums},
-    {"squares", case_squares},
-    {"hash", case_hash},
+    {"squares", case_squares, 1},
+    {"hash", case_hash, 1},
     {"verdict", case_verdict},
-    {"trust", case_trust},
-    {"adam sgd lars lamb_direction lamb_apply", case_update},
+    {"trust", case_trust, 1},
+    {"adam sgd lars lamb_direction lamb_apply", case_update, 1},
     {"matmul linear linear_act_fwd linear_act_bwd_x linear_bwd_w fp8_cast fp8_matmul fp8_next "
      "(test_cuda_matmul)",
      NULL},
@@ -670,6 +691,7 @@ int main(int argc, char **argv)
     check_all();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int before = test_failures;
+        mapped_tensors = 0;
         if (strncmp(cases[i].ops, only, strlen(only)) || !cases[i].fn)
             continue;
         double start = now();
@@ -677,6 +699,8 @@ int main(int argc, char **argv)
             for (int k = 0; k < rounds; k++)
                 compare_op(cases[i].ops, cases[i].fn, &oracle, &gpu, types[t], (uint64_t)(100 * k + t),
                            k % 2);
+        CHECK(!mapped_tensors == !cases[i].state, "%s: %lld tensors in mapped memory", cases[i].ops,
+              (long long)mapped_tensors);
         printf("# %s: %d failed, %.2f s\n", cases[i].ops, test_failures - before, now() - start);
     }
     cuda_close(&gpu);
