@@ -344,7 +344,7 @@ $(CPU)/src/report/svg.o: $(addprefix src/report/,svg.css report.css report.js)
 tests: $(TEST_BIN) $(BUILD)/train build/loopback.so
 
 # what needs nothing but the kernels
-OP_TESTS := $(addprefix $(BUILD)/test_,attention base gemm grad numbers ops pool route)
+OP_TESTS := $(addprefix $(BUILD)/test_,attention base fp8 gemm grad numbers ops pool route)
 op-tests: $(OP_TESTS)
 
 # with CUDA=emulated (or 1: on a GPU): what the CUDA rows of tests/table run

@@ -170,9 +170,10 @@ OPS(X)
 /* reads x once to round it, and once more for its largest magnitude unless the scale is delayed */
 #define COST_fp8_cast                                                                                        \
     MOVES(fp8_cast, (delayed ? 1 : 2) * bytes_of(x) + elements(x) * (!!y + !!yt ? !!y + !!yt : 2))
-/* tensor cores multiply FP8 at twice BF16's FLOP/s */
+/* tensor cores multiply FP8 at twice BF16's FLOP/s, a CPU as F32 */
 #define COST_fp8_matmul                                                                                      \
-    MULTIPLIES(fp8_matmul, c, a.cols, BF16, 2, bytes_of8(a) + bytes_of8(b) + (acc ? 2 : 1) * bytes_of(c))
+    MULTIPLIES(fp8_matmul, c, a.cols, sink_of(d)->fp8_as_f32 ? F32 : BF16, sink_of(d)->fp8_as_f32 ? 1 : 2,   \
+               bytes_of8(a) + bytes_of8(b) + (acc ? 2 : 1) * bytes_of(c))
 #define COST_fp8_next MOVES(fp8_next, (double)n * sizeof *s)
 #define COST_norm_fwd MOVES(norm_fwd, bytes_of(y) + bytes_of(x) + bytes_of(stats))
 /* one pass over memory where ops are fused */

@@ -28,6 +28,7 @@ typedef struct {
     void *ctx;      /* first argument of add */
     int unfused;    /* bool: attention stores scores, dropout its mask; add_norm_fwd, xent are two ops each */
     int separate;   /* bool: add_norm_fwd is two ops, the loss passes over F32 logits */
+    int fp8_as_f32; /* bool: FP8 is multiplied as F32 */
     int apart;      /* bool: each array of a list is one call, and no array is in mapped memory */
 } CostSink;
 

@@ -310,8 +310,8 @@ typedef struct {
      *   x    in      [T, in]    storage                                                                     \
      *   acc  in                 bool: dw += instead of = */                                                 \
     X(linear_bwd_w, (Device *d, Mat dw, Mat db, Mat dy, Mat x, int acc), (d, dw, db, dy, x, acc))            \
-    /* y = x times a scale, rounded to nearest even; what is too large becomes the largest number. Needs     \
-     * a GPU of compute capability 8.9 or more. cols is a multiple of 16.                                    \
+    /* y = x times a scale, rounded to nearest even; what is too large becomes the largest number. A GPU     \
+     * must be of compute capability 8.9 or more. cols is a multiple of 16.                                  \
      *   y        out     [rows, cols]  bytes of FP8; NULL: none                                             \
      *   yt       out     [cols, fp8_padded(rows)]  y^T, its rows filled up with zeros; NULL: none           \
      *   x        in      [rows, cols]  BF16 or F16                                                          \

@@ -158,21 +158,16 @@ static Mat mat_part(Mat m, int64_t r, int64_t c, int64_t rows, int64_t cols)
     return (Mat){mat_at(m, r, c), rows, cols, m.ld, m.type};
 }
 
-void gemm(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc, Mat bias)
+/* c (+)= by * fa fb + bias; k elements a lane. finish: its scale; the other fields are ignored. */
+static void multiply(Device *d, const GemmKernel *g, Mat c, Factor fa, Factor fb, int64_t k, int acc,
+                     Mat bias, Finish finish)
 {
     Cpu *cpu = cpu_of(d);
-    int64_t m = c.rows, n = c.cols, k = ta ? a.rows : a.cols;
-    BUG_ON((ta ? a.cols : a.rows) != m || (tb ? b.rows : b.cols) != n || (tb ? b.cols : b.rows) != k);
-    BUG_ON(a.type != b.type || a.type > F16 || (c.type != a.type && c.type != d->real));
-    BUG_ON(bias.p && (bias.cols != n || bias.type > F16));
-    if (!m || !n || (!k && acc))
-        return;
-    const GemmKernel *g = a.type == BF16 ? cpu->gemm_bf16 : cpu->gemm;
+    int64_t m = c.rows, n = c.cols;
     Job j = {.g = g, .packed = cpu->buffers.a, .own = cpu->buffers.own, .own_bytes = cpu->buffers.own_bytes,
              .real_size = dtype_size(d->real)};
-    Factor fa = {a.p, ta ? 1 : a.ld, ta ? a.ld : 1, a.type}, fb = {b.p, tb ? b.ld : 1, tb ? 1 : b.ld, b.type};
-    j.row = m == 1 && g->row && fa.k_step == 1 && fb.k_step == 1 &&
-            (a.type == BF16 || a.type == d->real);
+    j.row = m == 1 && g->row && fa.k_step == 1 && fb.k_step == 1 && !fa.fp8 &&
+            (fa.type == BF16 || fa.type == d->real);
 
     /* blocks of equal size; the size of a block of k is a function of k alone */
     int64_t block_k = equal_block(k, K_BYTES / g->size, g->kc);
@@ -191,7 +186,8 @@ void gemm(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc, Mat bias)
                 j.a = factor_at(fa, i, k0);
                 j.b = factor_at(fb, l, k0);
                 Mat out = mat_part(c, i, l, j.m, j.n), part = mat(cpu->buffers.part, j.m, j.n, d->real);
-                j.finish = (Finish){.out = out, .acc = last ? acc : k0 > 0};
+                j.finish = (Finish){.out = out, .acc = last ? acc : k0 > 0, .scaled = finish.scaled,
+                                    .by = finish.by};
                 if (parts && last)
                     j.finish.part = part;
                 else if (parts)
@@ -202,6 +198,32 @@ void gemm(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc, Mat bias)
                     j.finish.bias = mat_part(bias, 0, l, 1, j.n);
                 run_block(d, &j);
             }
+}
+
+void gemm(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc, Mat bias)
+{
+    Cpu *cpu = cpu_of(d);
+    int64_t m = c.rows, n = c.cols, k = ta ? a.rows : a.cols;
+    BUG_ON((ta ? a.cols : a.rows) != m || (tb ? b.rows : b.cols) != n || (tb ? b.cols : b.rows) != k);
+    BUG_ON(a.type != b.type || a.type > F16 || (c.type != a.type && c.type != d->real));
+    BUG_ON(bias.p && (bias.cols != n || bias.type > F16));
+    if (!m || !n || (!k && acc))
+        return;
+    Factor fa = {.p = a.p, .lane_step = ta ? 1 : a.ld, .k_step = ta ? a.ld : 1, .type = a.type};
+    Factor fb = {.p = b.p, .lane_step = tb ? b.ld : 1, .k_step = tb ? 1 : b.ld, .type = b.type};
+    multiply(d, a.type == BF16 ? cpu->gemm_bf16 : cpu->gemm, c, fa, fb, k, acc, bias, (Finish){0});
+}
+
+void gemm_fp8(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
+{
+    BUG_ON(a.rows != c.rows || b.rows != c.cols || a.cols != b.cols || c.type > F16);
+    BUG_ON(bias.p && (bias.cols != c.cols || bias.type > F16));
+    if (!c.rows || !c.cols || (!a.cols && acc))
+        return;
+    Factor fa = {.p = a.p, .lane_step = a.cols, .k_step = 1, .fp8 = 1, .format = a.format};
+    Factor fb = {.p = b.p, .lane_step = b.cols, .k_step = 1, .fp8 = 1, .format = b.format};
+    multiply(d, cpu_of(d)->gemm, c, fa, fb, a.cols, acc, bias,
+             (Finish){.scaled = 1, .by = *a.inverse * *b.inverse});
 }
 
 static size_t own_bytes(const GemmKernel *g, size_t real_size)

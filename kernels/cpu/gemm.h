@@ -17,17 +17,24 @@
 
 /* A factor as lanes (rows of op(a), or columns of op(b)) by k. Element (lane, k) is element
  * lane*lane_step + k*k_step from p on; one of the two steps is 1. */
-typedef struct { const char *p; int64_t lane_step, k_step; Dtype type; } Factor;
+typedef struct {
+    const char *p;
+    int64_t lane_step, k_step;
+    Dtype type;
+    int fp8;                   /* bool: bytes in `format`, with k_step 1; type is unused */
+    Fp8Format format;
+} Factor;
 
 static inline Factor factor_at(Factor f, int64_t lane, int64_t k)
 {
-    f.p += (lane * f.lane_step + k * f.k_step) * (int64_t)dtype_size(f.type);
+    f.p += (lane * f.lane_step + k * f.k_step) * (f.fp8 ? 1 : (int64_t)dtype_size(f.type));
     return f;
 }
 
-/* Where a finished tile goes: out (+)= tile + part + bias. The three matrices start at the tile's first
- * element. part (real) and bias (one row) are absent when their p is NULL. acc != 0 adds to out. */
-typedef struct { Mat out, part, bias; int acc; } Finish;
+/* Where a finished tile goes: out (+)= by * tile + part + bias. The three matrices start at the tile's first
+ * element. part (real) and bias (one row) are absent when their p is NULL. acc != 0 adds to out. `by` is 1
+ * without `scaled`. */
+typedef struct { Mat out, part, bias; int acc, scaled; float by; } Finish;
 
 #define TILE_ROWS 32           /* largest mr of a kernel */
 #define TILE_COLS 32           /* largest nr of a kernel */
@@ -81,4 +88,6 @@ void gemm_buffers(GemmBuffers *b, Arena *a, Dtype real, const GemmKernel *g, con
 
 /* The ops matmul and linear (device.h): c (+)= op(a) op(b) + bias; bias.p NULL: no bias. */
 void gemm(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc, Mat bias);
+/* The op fp8_matmul. The factors are multiplied as the reals that they stand for. */
+void gemm_fp8(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc);
 #endif

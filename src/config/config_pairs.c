@@ -51,8 +51,6 @@ static int shares_data(const Config *c)
          "cuDNN's kernels do whole sequences: use auto, or 1")                                               \
     PAIR(straggler_threshold, device, c->straggler_threshold > 0 && c->device == DEVICE_CUDA,                \
          "own times of a GPU are not measured, the host only launches: use 0, or cpu")                       \
-    PAIR(fp8, device, c->fp8 != FP8_NONE && c->device != DEVICE_CUDA,                                        \
-         "FP8 is for GPUs: use fp8 none, or cuda")                                                           \
     PAIR(fp8, params_dtype,                                                                                  \
          c->fp8 != FP8_NONE && c->params_dtype != PARAMS_DTYPE_BF16 && c->params_dtype != PARAMS_DTYPE_FP16, \
          "use bf16")                                                                                         \

@@ -37,7 +37,8 @@ static double arithmetic(const Tally *k, const Cost *c)
         return c->flops / (peak(k, c->type) * m->attention_backward);
     double t = c->flops / (peak(k, c->type) * share_at(&m->matmul, k->matmul, c->flops)) / c->rate;
     /* A core packs its operands, so a product's traffic adds to its arithmetic. */
-    if ((c->op == OPKIND_matmul || c->op == OPKIND_linear) && !isnan(m->matmul_gbps))
+    int packs = c->op == OPKIND_matmul || c->op == OPKIND_linear || c->op == OPKIND_fp8_matmul;
+    if (packs && !isnan(m->matmul_gbps))
         t += c->bytes / (m->matmul_gbps * 1e9 * k->share);
     return t;
 }
@@ -62,7 +63,7 @@ static void spend(void *tally, const Cost *c)
 void predict_device(Device *d, Tally *k, Dtype real)
 {
     k->sink = (CostSink){spend, k, .unfused = k->m->unfused, .separate = k->m->separate,
-                         .apart = k->m->shared};
+                         .apart = k->m->shared, .fp8_as_f32 = k->m->shared};
     cost_open(d, real, &k->sink);
     d->name = "planned";
     predict_copies(d);

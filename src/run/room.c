@@ -95,7 +95,7 @@ const char *run_fp8_text(const Config *c, int recast)
     if (!precision_keeps(c))
         return "weights are cast once a step or for each unit gathered, no copies kept";
     return recast ? textf("copies of weights kept by all layers but the last %d of each rank, which cast "
-                          "theirs in every microbatch: the GPU has no room for them", recast)
+                          "theirs in every microbatch: there is no room for them", recast)
                   : "copies of weights kept by all layers";
 }
 

@@ -1,10 +1,12 @@
 #!/bin/sh
-# tests/cuda/cuda_fp8.sh -- delayed FP8 scales on the emulated GPU: checkpoints hold them, and every layout has the scales
-# of whole tensors; the experts of a layer have one together.
+# tests/cuda/cuda_fp8.sh [cpu] -- delayed FP8 scales on the emulated GPU, or on the CPU: checkpoints hold them, and every
+# layout has the scales of whole tensors; the experts of a layer have one together.
 cd "$(dirname "$0")/../.." || exit 2
 emulated=${EMULATED:-build/emulated} work=${WORK:-$(mktemp -d)} fail=0 python=${PYTHON:-python3}
 cpu=${TRAIN:-$PWD/build/cpu/train}
-export TRAIN="$emulated/train"
+device=${1:-cuda}
+[ "$device" = cpu ] && TRAIN=$cpu || TRAIN=$emulated/train
+export TRAIN
 "$cpu" tokenize src -o "$work/corpus" > /dev/null 2>&1 || exit 2
 cat > "$work/tiny.yaml" <<YAML
 model: {num_layers: 2, hidden_size: 128, num_attention_heads: 2, ffn_hidden_size: 128, seq_length: 16, max_position_embeddings: 16,
@@ -12,7 +14,7 @@ model: {num_layers: 2, hidden_size: 128, num_attention_heads: 2, ffn_hidden_size
 data: {data_path: $work/corpus, tokenizer_type: byte, split: '98, 2, 0'}
 train: {micro_batch_size: 1, global_batch_size: 4, train_iters: 6, eval_interval: 1000}
 optimizer: {lr: 0.001, lr_decay_style: constant}
-precision: {params_dtype: bf16, device: cuda, fp8: hybrid, cublaslt_tune: 1}
+precision: {params_dtype: bf16, device: $device, fp8: hybrid, cublaslt_tune: 1}
 log: {log_interval: 1}
 checkpoint: {save_interval: 3}
 YAML

@@ -459,6 +459,42 @@ static void test_delayed(void)
     }
 }
 
+/* The CPU's casts and scales have the GPU's bits: numbers of any size, one infinity or NaN, over steps. */
+static void test_fp8_twin(void)
+{
+    uint64_t s = 4400;
+    Fp8Scale *theirs = gpu.take(&gpu, sizeof *theirs), *ours = xcalloc(1, sizeof *ours), got;
+    for (int i = 0; i < 32; i++) {
+        int64_t rows = 1 + (int64_t)draw(&s, 90), cols = 16 + 16 * (int64_t)draw(&s, 20);
+        Fp8Format f = draw(&s, 2) ? E5M2 : E4M3;
+        Dtype t = draw(&s, 2) ? F16 : BF16;
+        int delayed = (int)draw(&s, 2);
+        Eight e = eight_open(rows, cols, t, 10 * s, ldexp(1, (int)draw(&s, 18) - 12), f, 1);
+        if (i % 8 == 7)
+            put(e.x.host.p, 0, t, i % 16 == 7 ? INFINITY : NAN);
+        gpu.put(&gpu, e.x.dev_base, e.x.base, e.x.bytes);
+        uint8_t *y = xcalloc(4, e.bytes), *yt = y + e.bytes, *want = yt + e.bytes, *want_t = want + e.bytes;
+        cpu.fp8_cast(&cpu, want, want_t, e.x.host, ours, f, delayed);
+        gpu.fp8_cast(&gpu, e.rows.p, e.cols.p, e.x.dev, theirs, f, delayed);
+        gpu.get(&gpu, y, e.rows.p, (size_t)(rows * cols));
+        gpu.get(&gpu, yt, e.cols.p, e.bytes);
+        gpu.get(&gpu, &got, theirs, sizeof got);
+        CHECK(!memcmp(y, want, (size_t)(rows * cols)) && !memcmp(yt, want_t, e.bytes),
+              "%lld x %lld, delayed %d: other bytes than the CPU's", (long long)rows, (long long)cols,
+              delayed);
+        CHECK(!memcmp(&got, ours, sizeof got) || (isnan(got.inverse) && isnan(ours->inverse)),
+              "cast %d: another scale than the CPU's: %g, %g", i, got.inverse, ours->inverse);
+        if (i % 5 == 4) {
+            cpu.fp8_next(&cpu, ours, 1, 1 + i % 3, i % 2);
+            gpu.fp8_next(&gpu, theirs, 1, 1 + i % 3, i % 2);
+        }
+        free(y);
+        eight_close(&e);
+    }
+    gpu.give(&gpu, theirs, sizeof *theirs);
+    free(ours);
+}
+
 /* A product has the same bits again after another product has left its numbers in the workspace. */
 static void test_bits(void)
 {
@@ -710,6 +746,7 @@ int main(void)
     test_layer_turned(0);
     test_layer_turned(1);
     test_delayed();
+    test_fp8_twin();
     test_bits();
     test_tune();
     test_pays();

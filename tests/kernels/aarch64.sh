@@ -8,7 +8,7 @@ for tool in "$cc" qemu-aarch64; do
 done
 make -s CC="${CCACHE-} $cc" op-tests > "$WORK/log" 2>&1 || { cat "$WORK/log"; exit 1; }
 export FEW=1 QEMU_CPU=max,sve-max-vq=2,sve-default-vector-length=32 QEMU_LD_PREFIX=/usr/aarch64-linux-gnu
-for test in base pool route numbers grad 'ops sve256' gemm 'attention generic'; do
+for test in base pool route numbers fp8 grad 'ops sve256' gemm 'attention generic'; do
     # shellcheck disable=SC2086
     set -- $test
     qemu-aarch64 build/aarch64/test_"$1" ${2-} > "$WORK/log" 2>&1 || { echo "$test:"; tail -n 20 "$WORK/log"; bad=1; }

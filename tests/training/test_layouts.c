@@ -9,7 +9,7 @@
  *                     to FILE: lines with the same first column must have the same bits in every world
  *                     (tests/training/layouts.sh compares them)
  *   optimizers        every rule with every ZeRO stage, three steps, against one rank
- *   bf16              fifty steps, loss against one rank at each
+ *   bf16, fp8         fifty steps, or six, loss against one rank at each
  *   one KEY=VALUE ..  this layout alone, with the words that a failure prints
  *
  * Rank 0 alone computes the one-rank results, once a family. A layout that fails prints one line with
@@ -179,14 +179,23 @@ static void bitwise(const char *path, int every)
         fclose(out);
 }
 
-/* ---- bf16 ---- */
+/* ---- bf16 and fp8 ---- */
 
-static void bf16(void)
+/* fp8: bool: products in FP8, else in BF16 */
+static void halves(int fp8)
 {
-    static const char *const more[] = {"params_dtype=bf16",   "lr=0.001",
-                                       "hidden_size=64",      "ffn_hidden_size=128",
-                                       "seq_length=16",       "global_batch_size=16",
-                                       "init_method_std=0.1", NULL};
+    static const char *const in_bf16[] = {"params_dtype=bf16",   "lr=0.001",
+                                          "hidden_size=64",      "ffn_hidden_size=128",
+                                          "seq_length=16",       "global_batch_size=16",
+                                          "init_method_std=0.1", NULL},
+                      *const in_fp8[] = {"params_dtype=bf16",   "lr=0.001",
+                                         "hidden_size=64",      "ffn_hidden_size=128",
+                                         "kv_channels=32",      "seq_length=32",
+                                         "micro_batch_size=2",  "global_batch_size=16",
+                                         "init_method_std=0.1", "fp8=hybrid", NULL};
+    const char *const *more = fp8 ? in_fp8 : in_bf16;
+    const double limit = fp8 ? 2e-2 : 1e-2, falls = fp8 ? 0.95 : 0.8;
+    const int steps = fp8 ? 6 : 50;
     static const int sizes[][4] = {{4, 1, 1, 1}, {1, 4, 1, 1}, {1, 1, 1, 4}, {2, 2, 1, 1}, {2, 1, 1, 2},
                                    {1, 2, 1, 2}, {2, 2, 1, 1}, {1, 2, 1, 2}, {1, 1, 4, 1}, {2, 1, 2, 1},
                                    {1, 2, 2, 1}, {1, 1, 2, 2}};
@@ -208,22 +217,23 @@ static void bf16(void)
             set_arg(&a, *m);
         const Config *c = configure(&a, world);
         Whole w = whole_open(c);
-        Result got = result_of(c, &w, 50);
+        Result got = result_of(c, &w, steps);
         layouts++;
         if (rank == 0) {
-            const Result *one = one_rank(world, l.is[FAMILY], more, &w, 50);
+            const Result *one = one_rank(world, l.is[FAMILY], more, &w, steps);
             double most = 0;
-            for (int s = 0; s < 50; s++)
+            for (int s = 0; s < steps; s++)
                 most = fmax(most, isfinite(got.loss[s]) ? apart(one->loss[s], got.loss[s]) : HUGE_VAL);
             worst = fmax(worst, most);
-            CHECK(most <= 1e-2 && one->loss[49] < 0.8 * one->loss[0],
-                  "losses apart by %.2g (%g to %g)\n#   %s", most, one->loss[0], one->loss[49], current);
+            CHECK(most <= limit && one->loss[steps - 1] < falls * one->loss[0],
+                  "losses apart by %.2g (%g to %g)\n#   %s", most, one->loss[0], one->loss[steps - 1],
+                  current);
         }
         free(got.x);
         free(w.at);
     }
     if (rank == 0)
-        printf("# losses of 50 steps apart by %.2g at most\n", worst);
+        printf("# losses of %d steps apart by %.2g at most\n", steps, worst);
 }
 
 /* Runs one layout. arg: its arguments, those of the model included. */
@@ -260,8 +270,8 @@ int main(int argc, char **argv)
         bitwise(argv[2], argc > 3);
     else if (!strcmp(mode, "optimizers"))
         optimizers();
-    else if (!strcmp(mode, "bf16"))
-        bf16();
+    else if (!strcmp(mode, "bf16") || !strcmp(mode, "fp8"))
+        halves(!strcmp(mode, "fp8"));
     else if (!strcmp(mode, "one") && argc > 2)
         one(argc - 2, argv + 2);
     else

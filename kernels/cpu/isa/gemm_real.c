@@ -143,9 +143,12 @@ INLINE void pack(REAL *to, Factor f, int lanes, int64_t kn, const int width)
     for (int64_t k0 = 0; k0 < kn; k0 += CHUNK, to += CHUNK * width, f = factor_at(f, 0, CHUNK)) {
         int64_t n = kn - k0 < CHUNK ? kn - k0 : CHUNK, k = 0, bytes = f.lane_step * (int64_t)sizeof(REAL);
         const char *from = f.p;
-        if (f.type != REAL_TYPE) {
+        if (f.fp8 || f.type != REAL_TYPE) {
             for (int l = 0; l < lanes; l++)
-                FN(load_reals)(rows[l], factor_at(f, l, 0).p, n, f.type);
+                if (f.fp8)
+                    FN(fp8_reals)(rows[l], (const uint8_t *)factor_at(f, l, 0).p, n, f.format);
+                else
+                    FN(load_reals)(rows[l], factor_at(f, l, 0).p, n, f.type);
             from = (const char *)rows, bytes = sizeof rows[0];
         }
         for (; lanes == width && k + VN <= n; k += VN)
@@ -245,6 +248,8 @@ void FN(gemm_finish)(const Finish *f, void *tile, int width, int rows, int cols)
     size_t size = dtype_size(f->out.type);
     if (f->bias.p)
         FN(load_reals)(row, f->bias.p, cols, f->bias.type);
+    for (int64_t i = 0; f->scaled && i < rows * width; i++)
+        t[i] *= (REAL)f->by;
     for (int r = 0; r < rows; r++) {
         if (f->part.p)
             add_row(t + r * width, mat_at(f->part, r, 0), cols, 1);
@@ -299,17 +304,4 @@ void FN(cpu_linear_bwd_w)(Device *d, Mat dw, Mat db, Mat dy, Mat x, int acc)
     d->matmul(d, dw, dy, 1, x, 0, acc);
     if (db.p)
         d->bias_bwd(d, db, dy);
-}
-
-/* ---- FP8, which the configuration refuses on a CPU ---- */
-#pragma GCC diagnostic ignored "-Wunused-parameter"
-
-void FN(cpu_fp8_cast)(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed)
-{
-    BUG_ON("FP8 on a CPU");
-}
-void FN(cpu_fp8_matmul)(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc) { BUG_ON("FP8 on a CPU"); }
-void FN(cpu_fp8_next)(Device *d, Fp8Scale *s, int64_t n, int64_t length, int most_recent)
-{
-    BUG_ON("FP8 on a CPU");
 }

@@ -215,6 +215,9 @@ static inline void vphilox(WVec c[4], uint64_t key)
 void FN(load_reals)(REAL *dst, const void *src, int64_t n, Dtype type);
 void FN(store_reals)(void *dst, const REAL *src, int64_t n, Dtype type);
 
+/* Converts n elements of FP8 to reals (fp8.c). */
+void FN(fp8_reals)(REAL *dst, const uint8_t *src, int64_t n, Fp8Format format);
+
 /* Returns row r of m as reals: the row itself when its type is REAL, else a copy in buf [m.cols]. */
 static inline const REAL *row_in(Mat m, int64_t r, REAL *buf)
 {

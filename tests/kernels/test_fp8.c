@@ -1,0 +1,173 @@
+/* test_fp8 -- FP8 on the CPU: every number of both formats, casts of every BF16 and F16, scales, products,
+ * against arithmetic in F64
+ *
+ *   test_fp8 [ISA]      only this instruction set */
+#include "fp8.h"
+#include "ops.h"
+
+static const Fp8Format formats[] = {E4M3, E5M2};
+
+/* The value of a code, from its fields. */
+static double value(uint8_t u, Fp8Format f)
+{
+    int bits = f == E4M3 ? 3 : 2, bias = f == E4M3 ? 7 : 15;
+    int e = u >> bits & (f == E4M3 ? 15 : 31), m = u & ((1 << bits) - 1);
+    double sign = u >> 7 ? -1 : 1;
+    if (f == E4M3 ? (u & 0x7f) == 0x7f : e == 31)
+        return f == E5M2 && !m ? sign * INFINITY : NAN;
+    return sign * ldexp(e ? m + (1 << bits) : m, (e ? e : 1) - bias - bits);
+}
+/* x as a cast rounds it. */
+static double cast(double x, Fp8Format f)
+{
+    double top = f == E4M3 ? 448 : 57344, y = rounded_to(x, f == E4M3 ? 4 : 3, f == E4M3 ? -6 : -14, top);
+    return fabs(y) > top ? copysign(top, x) : y;
+}
+static int same(double a, double b) { return isnan(a) ? isnan(b) : a == b && !signbit(a) == !signbit(b); }
+
+/* Each code to F32 and back; numbers in the middle of two codes, and their neighbours. */
+static void codes(void)
+{
+    for (int k = 0; k < 2; k++) {
+        Fp8Format f = formats[k];
+        int wrong = 0, lost = 0, off = 0;
+        for (int i = 0; i < 256; i++) {
+            double x = value((uint8_t)i, f), next = value((uint8_t)(i + 1), f);
+            wrong += !same(fp8_to_f32((uint8_t)i, f), x);
+            lost += isfinite(x) && fp8_from_f32((float)x, f) != i;
+            float middle = (float)((x + next) / 2),
+                  near[] = {nextafterf(middle, -INFINITY), middle, nextafterf(middle, INFINITY)};
+            for (int n = 0; n < 3; n++)
+                off += !same(value(fp8_from_f32(near[n], f), f), cast(near[n], f));
+        }
+        CHECK(!wrong && !lost && !off, "E%dM%d: %d wrong, %d lost on the way back, %d rounded wrongly", 4 + k,
+              3 - k, wrong, lost, off);
+    }
+}
+
+/* One cast of each BF16 or F16, by rows and transposed, of a matrix with gaps whose last rows are missing. */
+static void casts(Device *d, Dtype t, Fp8Format f, float scale)
+{
+    enum { COLS = 288, ROWS = 65536 / COLS, PADDED = (ROWS + 15) / 16 * 16, LD = COLS + 3 };
+    static uint16_t x[ROWS * LD];
+    static uint8_t y[ROWS * COLS], yt[COLS * PADDED];
+    Fp8Scale s = {.scale = scale};
+    int wrong = 0, turned = 0;
+    for (int i = 0; i < ROWS * COLS; i++)
+        x[i / COLS * LD + i % COLS] = (uint16_t)(i + (i >= 32768 ? 65536 - ROWS * COLS : 0));
+    memset(yt, 77, sizeof yt);
+    d->fp8_cast(d, y, yt, (Mat){x, ROWS, COLS, LD, t}, &s, f, 1);
+    for (int i = 0; i < ROWS * COLS; i++) {
+        double v = get(x, i / COLS * LD + i % COLS, t);
+        wrong += !same(value(y[i], f), cast((float)v * scale, f));
+        turned += yt[i % COLS * PADDED + i / COLS] != y[i];
+    }
+    for (int i = ROWS * COLS; i < PADDED * COLS; i++)
+        turned += yt[i % COLS * PADDED + i / COLS] != 0;
+    CHECK(!wrong && !turned, "%s %s times %g: %d wrong, %d in the transpose", d->isa, dtype_name(t), scale,
+          wrong, turned);
+    CHECK(s.inverse == 1 / scale && s.largest == (f == E4M3 ? 448 : 57344) && s.scale == scale,
+          "1 / %g is %g", scale, s.inverse);
+}
+
+/* Scales of a matrix's own largest element, and over steps: only the last LENGTH count, and a step of zeros
+ * or with an infinity changes nothing. */
+static void scales(Device *d, int recent)
+{
+    enum { STEPS = 12, LENGTH = 3, N = 64 };
+    static uint16_t x[N * N];
+    static uint8_t y[N * N];
+    static Fp8Scale all[2];
+    Fp8Scale *s = &all[1], own;
+    double seen[STEPS], scale = 1;
+    memset(all, 0, sizeof all);
+    for (int step = 0; step < STEPS; step++) {
+        double size = step == 5 ? 0 : ldexp(1, step * 5 % 7 - 3), top = 0;
+        seen[step] = 0;
+        for (int mb = 0; mb < 2; mb++) {
+            for (int i = 0; i < N * N; i++)
+                put(x, i, BF16, size * normal((uint64_t)(2 * step + mb), i));
+            if (step == 7)
+                put(x, 99, BF16, mb ? 1 : -INFINITY);
+            double largest = 0;
+            for (int i = 0; i < N * N; i++)
+                largest = fmax(largest, fabs(get(x, i, BF16)));
+            memset(&own, 0, sizeof own);
+            own.seen = s->seen;
+            d->fp8_cast(d, y, NULL, mat(x, N, N, BF16), &own, E4M3, 0);
+            float inverse = step == 5 ? 1 : 1 / (448 / (float)largest);
+            CHECK(isinf(largest) ? isnan(own.inverse) : own.inverse == inverse,
+                  "step %d: 1 / scale is %g, not %g", step, own.inverse, inverse);
+            d->fp8_cast(d, y, NULL, mat(x, N, N, BF16), s, E4M3, step > 0);
+            CHECK(own.seen == s->seen || step, "step %d: both casts see the largest", step);
+            seen[step] = fmax(seen[step], largest);
+        }
+        d->fp8_next(d, all, 2, LENGTH, recent);
+        for (int i = recent ? step : step - LENGTH + 1 > 0 ? step - LENGTH + 1 : 0; i <= step; i++)
+            top = fmax(top, seen[i]);
+        if (top > 0 && isfinite(top))
+            scale = 448.0f / (float)top;
+        CHECK(s->scale == (float)scale && s->seen == 0, "step %d: scale %g, not %g", step, s->scale, scale);
+        for (int i = 0; i < FP8_HISTORY; i++)
+            CHECK(s->history[i] == (float)(i <= step ? seen[step - i] : 0),
+                  "step %d: %g was there %d steps before", step, s->history[i], i);
+    }
+    CHECK(all[0].scale == 0 && all[0].history[0] == 0, "a scale that nothing was cast with has changed");
+}
+
+/* c (+)= a b^T + bias of random codes. */
+static void product(Device *d, int64_t m, int64_t n, int64_t k, Fp8Format fa, Dtype out, int acc)
+{
+    float inverse[] = {0.37f, 5.5f};
+    uint8_t *a = xcalloc((size_t)(m * k), 1), *b = xcalloc((size_t)(n * k), 1);
+    char *c = xcalloc((size_t)(m * n), 4), *want = xcalloc((size_t)(m * n), 4), bias[4 * 512];
+    double worst = 0, unit = out == F32 ? 1e-5 : 8e-3;
+    for (int64_t i = 0; i < m * k; i++)
+        a[i] = fp8_from_f32((float)normal(1, i), fa);
+    for (int64_t i = 0; i < n * k; i++)
+        b[i] = fp8_from_f32((float)normal(2, i), E4M3);
+    for (int64_t i = 0; i < n; i++)
+        put(bias, i, out, normal(3, i));
+    for (int64_t i = 0; i < m * n; i++) {
+        double sum = 0, size = 0;
+        put(c, i, out, acc ? normal(4, i) : NAN);
+        for (int64_t l = 0; l < k; l++) {
+            double term = value(a[i / n * k + l], fa) * value(b[i % n * k + l], E4M3);
+            sum += term, size += fabs(term);
+        }
+        put(want, i, out, sum * (inverse[0] * inverse[1]) + (acc ? get(c, i, out) : get(bias, i % n, out)));
+    }
+    d->fp8_matmul(d, mat(c, m, n, out), (Mat8){a, m, k, fa, &inverse[0]}, (Mat8){b, n, k, E4M3, &inverse[1]},
+                  acc ? (Mat){.type = out} : mat(bias, 1, n, out), acc);
+    for (int64_t i = 0; i < m * n; i++) {
+        double e = fabs(get(c, i, out) - get(want, i, out)) / (1 + sqrt((double)k));
+        worst = e > worst || isnan(e) ? e : worst;
+    }
+    CHECK(worst <= unit, "%s %ld x %ld x %ld to %s: off by %g", d->isa, m, n, k, dtype_name(out), worst);
+    free(a);
+    free(b);
+    free(c);
+    free(want);
+}
+
+int main(int argc, char **argv)
+{
+    static const float by[] = {1, 0x1p-9f, 3.7f, 0x1p20f};
+    codes();
+    for (int i = 0; i < ISAS; i++)
+        for (int threads = 1; isa_wanted(i, argc, argv) && threads < 4; threads += 2) {
+            Device d;
+            cpu_open(&d, F32, isa_names[i], threads);
+            for (int k = 0; k < 16; k++)
+                casts(&d, k & 1 ? F16 : BF16, formats[k >> 1 & 1], by[k >> 2]);
+            scales(&d, 0);
+            scales(&d, 1);
+            product(&d, 1, 16, 16, E4M3, F32, 0);
+            product(&d, 45, 112, 80, E5M2, BF16, 0);
+            product(&d, 112, 80, 48, E5M2, F32, 1);
+            product(&d, 33, 48, 1040, E4M3, F16, 0);
+            product(&d, 33, 48, test_few() ? 1104 : 4112, E4M3, BF16, 1);
+            cpu_close(&d);
+        }
+    return test_end();
+}
