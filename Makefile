@@ -2,7 +2,7 @@
 # make test       builds and runs the test suite        make test DEBUG=1   under ASan and UBSan
 # make demo       a small GPT on English text           make bench          speed beside PyTorch's
 # make test-X     what is too long for the suite, or needs more than it has; tests/README.md says what each shows:
-#                 layouts kill power failures allocations goodput leaks hangs stragglers restarts launch hosts network slurm kubernetes seeds same readme bare emulation
+#                 layouts resident kill power failures allocations goodput leaks hangs stragglers restarts launch hosts network slurm kubernetes seeds same readme bare emulation
 #                 huggingface portable valgrind
 # make fuzz MINUTES=n      every reader of files under libFuzzer (needs clang)
 # make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver, on the CPU)     ARCHS=90a: for one kind
@@ -413,6 +413,10 @@ test-kubernetes: train
 
 test-layouts: tests train
 	BUILD=$(BUILD) tests/training/layouts.sh long
+
+.PHONY: test-resident
+test-resident: tests
+	BUILD=$(BUILD) tests/training/resident.sh $(or $(N),500)
 
 .PHONY: test-flips
 test-flips: $(BUILD)/test_flips train

@@ -79,6 +79,9 @@ void expert_bias_loaded(const struct Model *m);
 
 typedef struct Saver Saver;
 
+/* Bytes of the host that a save of these pieces takes beside the snapshot: a block on its way to the disk,
+ * and with verify_saves one that is read back beside it. */
+int64_t saver_workspace(const Config *cfg, const TensorPiece *p, int n);
 /* Opens a saver; touches no file. Returns NULL when `host` only counts.
  *   run_dir  in      claimed by this job (run_directory.h)
  *   p        in      [n]  what this rank writes; over all ranks each element of each tensor once

@@ -449,6 +449,14 @@ static Saver *open_as(const Saver *is, Arena *host)
     return s;
 }
 
+int64_t saver_workspace(const Config *cfg, const TensorPiece *p, int n)
+{
+    int64_t most = 0;
+    for (int i = 0; i < n; i++)
+        most = piece_bytes(&p[i]) > most ? piece_bytes(&p[i]) : most;
+    return (cfg->verify_saves ? 2 : 1) * (most < HASH_BLOCK ? most : HASH_BLOCK);
+}
+
 Saver *saver_open(const Config *cfg, const char *run_dir, Comm *all, const TensorPiece *p, int n, Arena *host)
 {
     return open_as(&(Saver){.cfg = cfg, .run_dir = (char *)run_dir, .all = all, .piece = p, .n = n,

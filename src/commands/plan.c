@@ -17,6 +17,7 @@ static const struct { const char *name; size_t at; } categories[] = {
     {"optimizer", offsetof(Memory, optimizer)},   {"activations", offsetof(Memory, activations)},
     {"buffers", offsetof(Memory, buffers)},       {"total", offsetof(Memory, total)},
     {"host", offsetof(Memory, host)},             {"reserve", offsetof(Memory, reserve)},
+    {"saving", offsetof(Memory, saving)},         {"evaluation", offsetof(Memory, evaluation)},
 };
 enum { CATEGORIES = sizeof categories / sizeof *categories };
 
@@ -101,6 +102,8 @@ static void plan_open(Plan *p, const Config *c, const Machine *machine)
         p->logits_rows = p->will.logits_rows;
     }
     ask_ranks(p);
+    for (int rank = 0; rank < c->world && machine; rank++)
+        p->memory[rank].reserve = machine_reserve(machine, c->world);
     ask_flops(p);
     simulate(&p->lists.train[p->lists.n - 1], &p->sim, 0);
 }
@@ -278,10 +281,12 @@ static void print_memory(const Plan *p)
         }
         printf("\n");
     }
-    printf("  %.1f MB on the fullest rank\n", (double)most / 1e6);
+    printf("  %.1f MB on the fullest rank\n"
+           "  saving is counted in %s; evaluation, in the total, is what one takes beyond a step\n",
+           (double)most / 1e6, reserve ? "host" : "the total");
     if (reserve)
-        printf("  %.1f MB more stay free: a reserve for what the GPU's libraries load while the run goes "
-               "on\n", (double)reserve / 1e6);
+        printf("  %.1f MB more stay free: a reserve for the GPU's driver and its libraries, which load while "
+               "the run goes on\n", (double)reserve / 1e6);
     if (p->machine) {
         double room = machine_room(p->machine, p->cfg->world), need = (double)(most + reserve);
         printf("  %.1f MB of the machine's %.1f: %s\n", need / 1e6, room / 1e6,

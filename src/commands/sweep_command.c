@@ -274,7 +274,9 @@ static void print(const Sweep *s)
 {
     enum { SHOWN = 20 };
     printf("%d legal layouts of %d ranks; %d fit %.1f GiB a rank%s, predicted for %s\n", s->n, s->world,
-           s->fit, s->room / (1 << 30), s->reserve ? " beside 1 GiB for libraries" : "", s->machine);
+           s->fit, s->room / (1 << 30),
+           s->reserve ? textf(" beside %.3g GiB for libraries", (double)s->reserve / (1 << 30)) : "",
+           s->machine);
     if (!s->fit)
         printf("none fits; this one needs least:\n");
     printf("  %4s %3s%s%s %4s %3s %4s  %-18s %5s  %-9s %12s %12s %8s %9s\n", "tp", "sp",

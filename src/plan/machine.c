@@ -217,9 +217,19 @@ static char *path_of(const char *name)
     return file_shipped(textf("configs/machines/%s.yaml", name));
 }
 
+/* GiB where a description says nothing: assumed, on the safe side, as nothing of a cluster was measured. */
+#define RESERVE_GIB 3
+
+int64_t machine_reserve(const Machine *m, int world)
+{
+    double alone = isnan(m->reserve_alone_gib) ? (double)RUN_RESERVE : m->reserve_alone_gib * (1 << 30);
+    double several = (isnan(m->reserve_gib) ? RESERVE_GIB : m->reserve_gib) * (1 << 30);
+    return m->shared ? 0 : (int64_t)(world > 1 ? several : alone);
+}
+
 int machine_fits(const Machine *m, int world, int64_t bytes)
 {
-    return (double)(bytes + (m->shared ? 0 : RUN_RESERVE)) <= machine_room(m, world);
+    return (double)(bytes + machine_reserve(m, world)) <= machine_room(m, world);
 }
 
 Machine *machine_blank(void)

@@ -33,7 +33,10 @@ static inline double machine_room(const Machine *m, int world)
     return m->memory_gib * (1 << 30) / (m->shared ? here : 1);
 }
 
-/* Whether a rank of `bytes` fits, on a GPU with what its libraries take beside them (RUN_RESERVE). */
+/* Bytes of a rank's memory that driver and libraries take beside a plan, in a job of `world` ranks: 0 where
+ * memory is the host's. */
+int64_t machine_reserve(const Machine *m, int world);
+/* Whether a rank of `bytes` fits beside machine_reserve. */
 int machine_fits(const Machine *m, int world, int64_t bytes);
 
 /* A description without values, to be filled in and written; keys without a value are not written. It

@@ -363,7 +363,7 @@ void sweep_plan(Sweep *s)
     const Machine *m = machine_load(s->machine);
     predict_check(c, m);
     int n;
-    s->reserve = m->shared ? 0 : RUN_RESERVE;
+    s->reserve = machine_reserve(m, s->world);
     s->room = machine_room(m, s->world) - (double)s->reserve;
     SweepLayout *cut = cuts_of(s, (int)c->num_layers, &n);
     int *at = xcalloc((size_t)n + 1, sizeof *at);

@@ -31,6 +31,9 @@ typedef struct {
     int64_t copies;            /* of it in the memory file system: memory_save_interval */
     int64_t arena, mapped, staging;    /* sizes of the arenas of RunArenas: run, mapped, host */
     int64_t reserve;           /* GPU memory left free for libraries, not in total; 0 on a CPU */
+    /* the peaks beside a step, all counted above */
+    int64_t saving;            /* host memory of saves: snapshots, blocks on their way to and from the disk */
+    int64_t evaluation;        /* device memory that an evaluation takes beyond that of a step */
 } Memory;
 #define RUN_RESERVE ((int64_t)1 << 30)
 
@@ -65,6 +68,7 @@ typedef struct {
     ModelBytes bytes;          /* sizes of the model's slots */
     Memory memory;             /* the arenas, and `workspace` */
     int64_t workspace;         /* bytes that device and transport take for themselves */
+    int64_t evaluation;        /* as in Memory */
     int apart;                 /* bool: device and host have separate memories */
     int fp8_recast;            /* layers of a rank that cast their FP8 weights in every microbatch */
     int64_t logits_rows;       /* rows of a slice of logits, of all ranks that share rows */

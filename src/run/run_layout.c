@@ -86,11 +86,14 @@ static void open_savers(Run *r, const char *run_dir, Arena *host)
 {
     const Config *c = r->cfg;
     RunCheckpoint *k = &r->checkpoint;
-    k->saver = saver_open(c, run_dir, &r->grid.all, k->pieces, k->npieces, host);
     size_t before = host->used;
+    k->saver = saver_open(c, run_dir, &r->grid.all, k->pieces, k->npieces, host);
+    size_t middle = host->used;
     if (c->memory_save_interval != CFG_ABSENT)
         k->memory = saver_open_memory(c, &r->grid.all, k->pieces, k->npieces, host);
-    r->plan.memory.copies = (MEMORY_KEPT + 1) * (int64_t)(host->used - before);
+    r->plan.memory.copies = (MEMORY_KEPT + 1) * (int64_t)(host->used - middle);
+    r->plan.memory.saving = (int64_t)(host->used - before) + r->plan.memory.copies +
+                            saver_workspace(c, k->pieces, k->npieces);
 }
 
 /* Called over counting arenas first, then over the real ones. */
@@ -142,10 +145,12 @@ void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
     mem->arena = (int64_t)run->used;
     mem->mapped = (int64_t)mapped->used;
     mem->staging = (int64_t)host->used;
-    mem->host = mem->mapped + mem->copies + (r->plan.apart ? mem->staging : 0);
-    mem->buffers += r->plan.workspace + (r->plan.apart ? 0 : mem->staging + mem->copies);
-    mem->total =
-        mem->arena + r->plan.workspace + (r->plan.apart ? 0 : mem->mapped + mem->staging + mem->copies);
+    int64_t blocks = mem->saving ? saver_workspace(c, r->checkpoint.pieces, r->checkpoint.npieces) : 0;
+    int64_t host_side = mem->staging + mem->copies + blocks;
+    mem->host = mem->mapped + (r->plan.apart ? host_side : mem->copies);
+    mem->buffers += r->plan.workspace + (r->plan.apart ? 0 : host_side);
+    mem->total = mem->arena + r->plan.workspace + (r->plan.apart ? 0 : mem->mapped + host_side);
+    mem->evaluation = r->plan.evaluation;
     mem->reserve = r->plan.apart ? RUN_RESERVE : 0;
 }
 
@@ -205,6 +210,20 @@ void run_rehearse_step(Run *r, const Lists *l)
     data_gather_all(&r->params.data, r->cfg->overlap_param_gather);
 }
 
+/* Bytes of the model's slots and scratch that the lists need; forward: bool: evaluations too. */
+static int64_t slots_bytes(const Run *r, int forward)
+{
+    ModelBytes b = model_peaks(&r->model);
+    int slots[SLOT_KINDS] = {0};
+    for (int i = 0; i < r->cfg->batch_steps; i++) {
+        most(slots, &r->plan.lists[i].train);
+        if (forward)
+            most(slots, &r->plan.lists[i].forward);
+    }
+    return slots[SLOT_FD] * (int64_t)b.fd + slots[SLOT_FW] * (int64_t)b.fw + slots[SLOT_DW] * (int64_t)b.dw +
+           2 * (int64_t)(b.window_d + b.window_w) + (int64_t)(b.scratch + b.beside);
+}
+
 /* Runs every list of the plan over a device and groups that do nothing, and counts the traffic of a
  * training step of the last segment. Nothing of it is noted: the rank is still at its start. */
 static void rehearse(Run *r, const Rehearsal *over)
@@ -222,8 +241,11 @@ static void rehearse(Run *r, const Rehearsal *over)
         for (int a = 0; a < AXES; a++)
             r->plan.traffic[a] =
                 (Traffic){r->plan.traffic[a].ops - before[a].ops, r->plan.traffic[a].bytes - before[a].bytes};
-        step_forward(r, &r->plan.lists[i].forward, c->micro_batch_size, c->seq_length, 1);
     }
+    int64_t trained = slots_bytes(r, 0);
+    for (int i = 0; i < c->batch_steps; i++)
+        step_forward(r, &r->plan.lists[i].forward, c->micro_batch_size, c->seq_length, 1);
+    r->plan.evaluation = r->use == RUN_TRAIN ? slots_bytes(r, 1) - trained : 0;
     if (r->generation.kv_length)
         run_extend(r, NULL, r->generation.kv_length, NULL);
     step_open(r);

@@ -11,7 +11,8 @@ tiny "$work/tiny.yaml" model.num_layers=4 model.num_attention_heads=2 data.split
 cat > "$work/machine.yaml" <<YAML
 machine: {name: for a test}
 device: {matmul_tflops: 0.1, matmul_tflops_fp32: 0.1, matmul_efficiency: [1e6, 0.5], attention_forward: 0.5,
-         attention_backward: 0.5, memory_gbps: 10, memory_efficiency: [1e6, 1], launch_us: 5, memory_gib: 4}
+         attention_backward: 0.5, memory_gbps: 10, memory_efficiency: [1e6, 1], launch_us: 5, memory_gib: 4,
+         reserve_gib: 1}
 node: {ranks: 8, link_gbps: 5, link_latency_us: 10}
 network: {network_gbps: 5, network_latency_us: 10, overlap: 0}
 YAML

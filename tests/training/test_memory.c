@@ -84,7 +84,10 @@ static Memory held(const char *file, int n, char **args)
     if (save_in)
         save_once(&r);
     int64_t used = metrics_memory_resident() - before, plan = r.plan.memory.total;
-    int64_t unused = c->context_parallel_size > 1 || c->expert_model_parallel_size > 1 ? r.plan.workspace : 0;
+    const RunCheckpoint *k = &r.checkpoint;
+    int64_t blocks = save_in ? saver_workspace(c, k->pieces, k->npieces) : 0;  /* partly given back */
+    int shared = c->context_parallel_size > 1 || c->expert_model_parallel_size > 1;
+    int64_t unused = blocks + (shared ? r.plan.workspace : 0);
     int64_t fullest = used;            /* with one hot expert the other ranks hold less */
     if (beyond)
         r.grid.all.wait(&r.grid.all, r.grid.all.all_reduce(&r.grid.all, &fullest, 1, I64, OP_MAX));
