@@ -246,7 +246,8 @@ $(BUILD)/test_messages: $(CPU)/tests/test_messages.o $(CPU)/train.o $(HOOKS) $(C
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ $(foreach f,comm_note run_check collective_advance message_advance \
 	    piece_check MPI_Irecv MPI_Test,-Wl,--wrap=$(f)) -o $@ $(LDLIBS)
 $(BUILD)/test_faults: $(CPU)/tests/test_faults.o $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
-	@echo "  link $@"; $(CC) $(CFLAGS) $^ $(foreach f,comm_note message_advance cpu_open config_build_id pthread_create fork,-Wl,--wrap=$(f)) \
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ $(foreach f,comm_note message_advance collective_advance \
+	    blend_read cpu_open config_build_id pthread_create fork,-Wl,--wrap=$(f)) \
 	    -o $@ $(LDLIBS)
 
 # with a record of what it does to files, and a command of its own

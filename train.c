@@ -179,10 +179,12 @@ static void tick(void *log, int64_t done) { log_status(log, "evaluating, batch %
 static double evaluate(Training *t)
 {
     double start = now(), traced = trace_begin(&t->run.trace);
+    account_phase(&t->run);
     flight_phase(PHASE_EVAL);
     double loss = run_evaluate(&t->run, t->valid, t->cfg->eval_iters, tick, t->log);
     log_status(t->log, NULL);
     trace_end(&t->run.trace, SPAN_EVAL, traced);
+    account_phase_end(&t->run, LOSS_EVALUATION);
     flight_phase(PHASE_STEP);
     log_eval(t->log, t->run.progress.iteration, loss);
     return (now() - start) * 1e3;
@@ -213,6 +215,7 @@ static double save(Training *t, Saver *to)
     double start = now(), traced = trace_begin(&t->run.trace);
     char text[64];
     own_begin(&t->run.own);
+    account_phase(&t->run);
     snprintf(text, sizeof text, "%s of iteration %ld", to == t->run.checkpoint.memory ? "copy" : "save",
              t->run.progress.iteration);
     comm_note(text);
@@ -223,6 +226,7 @@ static double save(Training *t, Saver *to)
     saver_save(to, t->run.progress.iteration, state);
     json_decref(state);
     trace_end(&t->run.trace, SPAN_SAVE, traced);
+    account_phase_end(&t->run, LOSS_SAVE);
     own_end(&t->run.own, OWN_SAVE);
     flight_phase(PHASE_OTHER);
     return (now() - start) * 1e3;
@@ -347,6 +351,7 @@ static int train_loop(Training *t)
         t->times.lost += checkpoint_ms * 1e-3;
         checkpoint_ms += copied;
         tell_saved(t);
+        account_end(&t->run);
     }
     flight_phase(PHASE_OTHER);
     int64_t newest = saver_wait(t->run.checkpoint.saver);

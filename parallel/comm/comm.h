@@ -39,8 +39,8 @@ typedef struct {
 /* moved: bytes that this rank has copied or added for the group. behind: those that the progress thread
  * moved while the main thread computed; behind / moved is the share of communication hidden by
  * computation. waited: s that the main thread has stood still in waits for the group; busy: s in which bytes
- * were moved, by any thread. Operations of a device have no times here. */
-typedef struct { int64_t moved, behind; double waited, busy; } CommStats;
+ * were moved, by any thread; moving: those of the main thread. Operations of a device have no times here. */
+typedef struct { int64_t moved, behind; double waited, busy, moving; } CommStats;
 
 struct Comm {
     const char *name;              /* "tp", "dp", ... for messages */

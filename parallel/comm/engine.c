@@ -156,8 +156,10 @@ static int advance_one(Request *r)
     advancing = NULL;
     if (moved) {
         double took = now() - start;
+        double before = pace_moved();
         r->stats->busy += took;
         pace_moving(took);
+        r->stats->moving += pace_moved() - before;
     }
     return moved;
 }

@@ -361,11 +361,10 @@ static void print(const Plan *p)
 /* Adds what --explain says to the object of --json. */
 static void explain_json(json_t *j, const Prediction *p, const Advice *best, int n)
 {
-    double loss[LOSSES];
+    Losses l = plan_losses(p);
     json_t *losses = json_object(), *changes = json_array();
-    plan_losses(p, loss);
     for (int i = 0; i < LOSSES; i++)
-        json_object_set_new(losses, loss_name[i], json_number(100 * loss[i] / p->step));
+        json_object_set_new(losses, loss_name[i], json_number(100 * l.s[i] / p->step));
     for (int i = 0; i < n; i++)
         json_array_append_new(changes, json_pack("{s:s s:o s:I}", "change", best[i].text, "step_ms",
                                                  json_number(1e3 * best[i].step), "memory",

@@ -79,43 +79,48 @@ static void print_work(FILE *f, const Prediction *p, int rank)
                     1e3 * t->sent[a], percent(t->sent[a], t->total));
 }
 
-const char *const loss_name[LOSSES] = {"peak", "below_peak", "memory", "launch", "tensor", "context",
-                                       "expert", "pipeline", "data", "slowest", "other"};
-static const char *const loss_text[LOSSES] = {
-    "products and attention at the machine's peak", "products and attention below the peak",
-    "memory traffic of other operations", "launches", "waiting for the tensor group",
-    "waiting for the context group", "waiting for the expert group", "waiting for the pipeline",
-    "waiting for the data group", "waiting for the slowest rank",
-    "the update's waits, turns on shared cores"};
-
-void plan_losses(const Prediction *p, double loss[LOSSES])
+/* A rank's own work by its losses, s. */
+static void add_work(double s[LOSSES], const RankTime *t, double share)
 {
-    const RankTime *t = &p->rank[busiest(p)];
-    double sum = 0;
-    loss[LOSS_PEAK] = t->work[WORK_PEAK];
-    loss[LOSS_PRODUCTS] = t->work[WORK_BELOW_PEAK];
-    loss[LOSS_MEMORY] = t->work[WORK_MEMORY];
-    loss[LOSS_LAUNCH] = t->work[WORK_LAUNCH];
-    loss[LOSS_TENSOR] = t->tp;
-    loss[LOSS_CONTEXT] = t->cp;
-    loss[LOSS_EXPERT] = t->ep;
-    loss[LOSS_PIPELINE] = t->bubble;
-    loss[LOSS_DATA] = t->dp;
-    loss[LOSS_SLOWEST] = t->slowest;
-    for (int i = 0; i < LOSS_OTHER; i++)
-        sum += loss[i];
-    loss[LOSS_OTHER] = t->total - sum;
+    s[LOSS_PEAK] += share * t->work[WORK_PEAK];
+    s[LOSS_PRODUCTS] += share * t->work[WORK_BELOW_PEAK];
+    s[LOSS_MEMORY] += share * t->work[WORK_MEMORY];
+    s[LOSS_LAUNCH] += share * t->work[WORK_LAUNCH];
+}
+
+Losses plan_losses(const Prediction *p)
+{
+    Losses l = {.rank = busiest(p), .step = p->step};
+    const RankTime *t = &p->rank[l.rank];
+    double own[LOSSES] = {0}, more = 0, sum = 0;
+    add_work(own, t, 1);
+    for (int r = 0; r < p->p; r++)
+        add_work(l.s, &p->rank[r], 1. / p->p);
+    for (int i = 0; i <= LOSS_LAUNCH; i++)
+        more += own[i] - l.s[i];
+    for (int i = 0; i <= LOSS_LAUNCH && more < 0; i++)     /* this stage has less than the mean one */
+        l.s[i] = own[i];
+    l.s[LOSS_IMBALANCE] = fmax(0, more);
+    l.s[LOSS_TENSOR] = t->tp;
+    l.s[LOSS_CONTEXT] = t->cp;
+    l.s[LOSS_EXPERT] = t->ep;
+    l.s[LOSS_PIPELINE] = t->bubble;
+    l.s[LOSS_DATA] = t->dp;
+    l.s[LOSS_SLOWEST] = t->slowest;
+    for (int i = 0; i < LOSSES; i++)
+        sum += l.s[i];
+    l.s[LOSS_OTHER] = t->total - sum;
+    return l;
 }
 
 static void print_losses(FILE *f, const Prediction *p)
 {
-    double loss[LOSSES];
-    plan_losses(p, loss);
-    fprintf(f, "losses     of the step, of pipeline rank %d, the busiest\n", busiest(p));
+    Losses l = plan_losses(p);
+    fprintf(f, "losses     of the step, of pipeline rank %d, the busiest\n", l.rank);
     for (int i = 0; i < LOSSES; i++)
-        if (fabs(loss[i]) > 5e-5 * p->step)
-            fprintf(f, "  %-46s %10.2f ms  %5.1f %%\n", loss_text[i], 1e3 * loss[i],
-                    percent(loss[i], p->step));
+        if (fabs(l.s[i]) > 5e-5 * p->step)
+            fprintf(f, "  %-46s %10.2f ms  %5.1f %%\n", loss_text[i], 1e3 * l.s[i],
+                    percent(l.s[i], p->step));
 }
 
 void plan_times(FILE *f, const Prediction *p, const Config *c, int explain)

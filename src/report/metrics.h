@@ -193,6 +193,9 @@ void log_close(Log *l, const char *why);
 
 /* Writes run_dir/report.html anew from metrics.jsonl, run.json, config.yaml, samples.jsonl and
  * trace.json; any of them may be missing. Returns 1, or 0 with a reason in why when the page cannot be
- * written. */
-int report_write(const char *run_dir, char why[WHY]);
+ * written.
+ *   planned  in  losses of a planned step, to stand beside the measured ones; NULL: none */
+struct Losses;
+int report_write_beside(const char *run_dir, const struct Losses *planned, char why[WHY]);
+int report_write(const char *run_dir, char why[WHY]);      /* without */
 #endif

@@ -66,6 +66,7 @@ void report_put_curves(FILE *f, const Report *r);
 void report_put_timeline(FILE *f, const Report *r);
 void report_put_routers(FILE *f, const Report *r);
 void report_put_ranks(FILE *f, const Report *r);
+void report_put_losses(FILE *f, const Report *r, const struct Losses *planned);
 
 enum { SLOW_SHOWN = 100 };         /* most rows of the table of stragglers */
 /* Adds the member `stragglers` of the line of `iteration` to those of the lines before it, of which the last

@@ -1,5 +1,6 @@
 /* timeline -- trace.json read and written: the recorded steps of all ranks */
 #include "timeline.h"
+#include "losses.h"
 #include "report_data.h"
 #include <math.h>
 #include <stdlib.h>
@@ -26,6 +27,15 @@ static const TraceStream group_stream[GROUPS] = {
 #undef X
 };
 
+/* The place of a text of `length` in a list of n; n: it is not there. */
+static int find(const char *const *list, int n, const char *what, size_t length)
+{
+    int i = 0;
+    while (i < n && (strncmp(list[i], what, length) || list[i][length]))
+        i++;
+    return i;
+}
+
 int timeline_is_compute(const TraceEvent *e)
 {
     return e->kind == I_F || e->kind == I_B || e->kind == I_D || e->kind == I_W;
@@ -43,6 +53,13 @@ TraceStream timeline_stream(const TraceEvent *e)
            : e->kind < SPAN_END  ? span_info[e->kind - SPAN_FIRST - 1].stream : group_stream[e->group];
 }
 
+TraceStream timeline_group_stream(const char *name)
+{
+    int g = find(timeline_group_name, GROUPS, name, strlen(name));
+    BUG_ON(g == GROUPS);
+    return group_stream[g];
+}
+
 Instr timeline_instr(const TraceEvent *e)
 {
     uint8_t op = (uint8_t)e->kind;
@@ -54,6 +71,8 @@ void timeline_name(const TraceEvent *e, char *text, int size)
     if (e->kind <= SPAN_FIRST) {
         Instr i = timeline_instr(e);
         instr_print(&i, text, size);
+    } else if (e->kind == SPAN_LOSS && e->unit < LOSSES) {
+        snprintf(text, (size_t)size, "loss %s", loss_name[e->unit]);
     } else if (e->kind < SPAN_END) {
         snprintf(text, (size_t)size, "%s", span_info[e->kind - SPAN_FIRST - 1].name);
     } else {
@@ -176,13 +195,16 @@ static void put_event(FILE *f, const TraceEvent *e, int rank, int tid, double or
     char name[64];
     timeline_name(e, name, sizeof name);
     const char *cat = e->kind <= SPAN_FIRST ? instr_info[e->kind].letters
-                      : timeline_is_comm(e) ? timeline_stream_name[timeline_stream(e)] : name;
+                      : timeline_is_comm(e) ? timeline_stream_name[timeline_stream(e)]
+                                            : span_info[e->kind - SPAN_FIRST - 1].name;
     fprintf(f, ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,"
             "\"tid\":%d,\"args\":{\"step\":%lld", name, cat, (e->start - origin) * 1e6,
             (e->end - e->start) * 1e6, rank, tid, (long long)e->step);
     if (e->kind <= SPAN_FIRST)
         fprintf(f, ",\"chunk\":%d,\"microbatch\":%d,\"part\":%d,\"phase\":%d", e->chunk, e->mb,
                 e->unit == WHOLE ? -1 : e->unit, e->phase);
+    else if (e->kind == SPAN_LOSS)
+        fprintf(f, ",\"part\":%d", e->unit == WHOLE ? -1 : e->unit);
     else if (timeline_is_comm(e))
         fprintf(f, ",\"group\":\"%s\",\"bytes\":%lld,\"moved\":%lld,\"behind\":%lld,\"peer\":%d,"
                 "\"queued_us\":%.3f", timeline_group_name[e->group], (long long)e->bytes, (long long)e->moved,
@@ -246,14 +268,6 @@ static int64_t whole(const json_t *o, const char *name, int64_t low, int64_t hig
 {
     double x = report_number_of(o, name);
     return x >= (double)low && x <= (double)high ? (int64_t)x : otherwise;
-}
-
-static int find(const char *const *list, int n, const char *what, size_t length)
-{
-    int i = 0;
-    while (i < n && (strncmp(list[i], what, length) || list[i][length]))
-        i++;
-    return i;
 }
 
 /* Reads an event. Returns 1, or 0 when `o` is none that timeline_put writes. */

@@ -20,7 +20,7 @@ typedef struct {
     TraceEvent *event;                 /* [n] in order of start */
 } TimelineRank;
 
-typedef struct {
+typedef struct Timeline {
     int ranks;
     TimelineRank *rank;
     PipeShape shape;                   /* without m and costs; p 0: not known */
@@ -29,6 +29,7 @@ typedef struct {
 /* Names of the streams and of the groups. */
 extern const char *const timeline_stream_name[STREAMS], *const timeline_group_name[GROUPS];
 TraceStream timeline_stream(const TraceEvent *e);
+TraceStream timeline_group_stream(const char *group);     /* of a group by its name in Comm */
 int timeline_is_compute(const TraceEvent *e);     /* F, B, D, W */
 int timeline_is_comm(const TraceEvent *e);
 Instr timeline_instr(const TraceEvent *e);

@@ -1,6 +1,7 @@
 /* trace -- the ring of a rank's events, and their gathering on rank 0 */
 #define _GNU_SOURCE
 #include "timeline.h"
+#include "losses.h"
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
@@ -83,6 +84,15 @@ void trace_end(Trace *t, TraceSpan span, double start)
     if (t->on && start > 0)
         record(t, (TraceEvent){.start = start, .end = now(), .kind = (uint16_t)span, .unit = WHOLE,
                                .peer = -1, .step = t->window[0].step});
+}
+
+void trace_losses(Trace *t, double start, const double *s)
+{
+    for (int i = 0; i < LOSSES && t->on; i++) {
+        record(t, (TraceEvent){.start = start, .end = start + s[i], .kind = SPAN_LOSS, .unit = (uint16_t)i,
+                               .peer = -1, .step = t->window[0].step});
+        start += s[i];
+    }
 }
 
 void trace_instr(Trace *t, const Instr *i, double start, double end)

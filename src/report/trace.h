@@ -22,7 +22,8 @@
 /* X(id, name): the rows of a rank. The row of a process group has the name of the group's axis. */
 #define TRACE_STREAMS(X)                                                                                     \
     X(COMPUTE, "compute") X(LOADER, "loader") X(CHECKPOINT, "checkpoint")                                    \
-    X(TP, "tp") X(CP, "cp") X(EP, "ep") X(PP, "pp") X(DP, "dp") X(WORLD, "world")
+    X(TP, "tp") X(CP, "cp") X(EP, "ep") X(PP, "pp") X(DP, "dp") X(WORLD, "world")     \
+    X(LOSSES, "losses")
 
 typedef enum {
 #define X(id, name) STREAM_##id,
@@ -37,6 +38,7 @@ typedef enum {
     X(EVAL, "evaluate", COMPUTE)                                                                             \
     X(SAVE, "save", COMPUTE)      /* the part of a save that training waits for */                           \
     X(LOG, "log", COMPUTE)                                                                                   \
+    X(LOSS, "loss", LOSSES)       /* part of a step by its cause: Instr.unit is a LossKind (losses.h) */     \
     X(LOAD, "load", LOADER)       /* the loader's thread fills a microbatch */                               \
     X(WRITE, "write", CHECKPOINT) /* the writer's thread writes a snapshot to disk */
 
@@ -101,6 +103,10 @@ void trace_step(Trace *t, int64_t step);
 /* double t0 = trace_begin(t); ...; trace_end(t, SPAN_DATA, t0); */
 static inline double trace_begin(const Trace *t) { return t->on ? now() : 0; }
 void trace_end(Trace *t, TraceSpan span, double start);
+
+/* Records the losses of the step that is recorded now, one behind the other from `start` on.
+ *   s  in  [LOSSES]  s of each */
+void trace_losses(Trace *t, double start, const double *s);
 
 /* Records a finished instruction. The optimizer's step ends the recording of operations. */
 void trace_instr(Trace *t, const Instr *i, double start, double end);

@@ -84,6 +84,7 @@ void run_close(Run *r)
         saver_close(r->checkpoint.saver);
     json_decref(r->checkpoint.huggingface);
     straggler_close(&r->straggler);
+    account_drop(r);
     own_close(&r->own);
     trace_close(&r->trace);
     spikes_close(&r->spikes);

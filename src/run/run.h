@@ -6,6 +6,7 @@
  * plan` stops before that. */
 #ifndef RUN_H
 #define RUN_H
+#include "account.h"
 #include "checkpoint.h"
 #include "metrics.h"
 #include "model.h"
@@ -178,7 +179,7 @@ typedef struct {
     Verdict verdict;           /* the last one seen; gscale times a gradient is that of the mean loss */
 } RunStep;
 
-typedef struct {
+typedef struct Run {
     const Config *cfg;
     RunUse use;
     Grid grid;
@@ -202,6 +203,7 @@ typedef struct {
     Trace trace;               /* the timeline of the steps that trace_steps lists */
     OwnTime own;               /* what this rank's time goes to, and the groups' times */
     Straggler straggler;       /* ranks that are slower than others */
+    Account account;           /* where the time of a recorded step goes */
 } Run;
 
 /* Opens the device, the grid of cfg->world ranks and all memory, and gives the parameters their initial

@@ -67,8 +67,8 @@ static void layout_generation(Run *r, Arena *run, Arena *host)
 }
 
 /* Events that a step records on this rank: its instructions, the messages that the rehearsal has counted
- * on every axis, and about 32 messages over all ranks at the end of a step. The rehearsal's experts need one
- * round; at most up(4 ep / 5) may be needed, of fewer than twice the messages each. */
+ * on every axis, about 32 messages over all ranks at the end of a step, and its losses. The rehearsal's
+ * experts need one round; at most up(4 ep / 5) may be needed, of fewer than twice the messages each. */
 static int64_t events(const Run *r)
 {
     int64_t n = 0, rounds = (4 * r->grid.expert[EXPERT_EP].size + 4) / 5,
@@ -77,7 +77,7 @@ static int64_t events(const Run *r)
         n = r->plan.lists[i].train.n > n ? r->plan.lists[i].train.n : n;
     for (int a = 0; a < AXES; a++)
         ops += r->plan.traffic[a].ops;
-    return n + ops;
+    return n + ops + LOSSES;
 }
 
 /* Opens what saves: to the disk, and to memory, where MEMORY_KEPT copies and the one that is being written

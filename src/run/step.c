@@ -258,6 +258,7 @@ void run_step(Run *r, const Metrics *so_far)
     trace_step(&r->trace, p->iteration + 1);
     r->step.loader_waited = waited;
     own_begin(&r->own);
+    account_begin(r);
     launch(r);
     r->step.metrics = NULL;            /* what runs outside of a step updates nothing */
     r->stage.mark = NULL;

@@ -48,7 +48,7 @@ static void run(const uint8_t *p, size_t n)
     }
     Report r;
     report_read(&r, "x");
-    put_page(fuzz_nowhere(), &r);
+    put_page(fuzz_nowhere(), &r, NULL);
     report_free(&r);
 }
 

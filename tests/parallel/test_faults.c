@@ -1,8 +1,10 @@
 /* test_faults -- the executable with a rank that dies, hangs or is slow at a chosen moment, for
- * tests/parallel/faults.sh, hangs.sh, restarts.sh, failures.sh, stragglers.sh and float_modes.sh
+ * tests/parallel/faults.sh, hangs.sh, restarts.sh, failures.sh, stragglers.sh, float_modes.sh and
+ * tests/report/losses.sh
  *
- * The linker wraps comm_note, message_advance, cpu_open, config_build_id, pthread_create and fork
- * (Makefile), and faults.h stands in front of the calls that write files; all else is the program itself.
+ * The linker wraps comm_note, message_advance, collective_advance, blend_read, cpu_open, config_build_id,
+ * pthread_create and fork (Makefile), and faults.h stands in front of the calls that write files; all else
+ * is the program itself.
  *
  * FAULT="RANK SITE ITERATION MICROSECONDS [HOW]": rank RANK (-2: every rank) dies that long after its
  * comm_note of SITE in that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save";
@@ -11,22 +13,27 @@
  * had (HOW on: nor any allocation after it; ITERATION 0: none fails, and FAULT_DIR/allocations gets the
  * number of the first allocation of each chain of callers).
  * FAULT_DIR: folder in which every rank leaves a file named after its process id; the rank that dies also
- * leaves `died`, whose time is the time of its death. HOW, instead of death: mpirun (its parent is killed),
- * segv, bus (a write to an address that is not there; to a page behind the end of its file), full, eio
- * (from now on no file can be written or flushed), memory (from now on no memory can be had), die (an error
- * line that names no iteration), stop (SIGSTOP), loop (computes for ever), sleep (waits for a signal that
- * does not come), pipe (reads a FIFO that nobody writes), disk (sleeps in the system where only SIGKILL
- * wakes it, as before a file system that does not answer), thread (another thread keeps the engine's lock),
- * drop (the next message that it sends is lost), nap (sleeps for four seconds and goes on), down (rounds
- * down from now on; MICROSECONDS is 0: a signal's handler cannot change modes), slow (for 20
- * iterations every instruction of SITE takes MICROSECONDS percent longer than these usually did; SITE `all`:
- * F, B and S).
- * PRETEND_ISA, PRETEND_THREADS, PRETEND_BUILD: the instruction set and the number of threads that this rank
- * computes with, and the build that it says to be. */
+ * leaves `died`, whose time is the time of its death. HOW, instead of death: mpirun (its parent is
+ * killed), segv, bus (a write to an address that is not there; to a page behind the end of its file),
+ * full, eio (from now on no file can be written or flushed), memory (from now on no memory can be had),
+ * die (an error line that names no iteration), stop (SIGSTOP), loop (computes for ever), sleep (waits for
+ * a signal that does not come), pipe (reads a FIFO that nobody writes), disk (sleeps in the system where
+ * only SIGKILL wakes it, as before a file system that does not answer), thread (another thread keeps the
+ * engine's lock), drop (the next message that it sends is lost), nap (sleeps for four seconds and goes
+ * on), down (rounds down from now on; MICROSECONDS is 0: a signal's handler cannot change modes), slow
+ * (for 20 iterations every instruction of SITE takes MICROSECONDS percent longer than these usually did;
+ * SITE `all`: F, B and S), pause (in that iteration SITE takes MICROSECONDS longer each time: letters as
+ * above, or "save"), link (from the first instruction of that iteration on each operation of the group
+ * named SITE takes so much longer), op (likewise each op of the device named SITE, or `every` op), late
+ * (each sample takes the loader so much longer, in every iteration).
+ * PRETEND_ISA, PRETEND_THREADS, PRETEND_BUILD: the instruction set and the number of threads that this
+ * rank computes with, and the build that it says to be. */
 #define _GNU_SOURCE
 #include "faults.h"
+#include "dataset.h"
 #include "device.h"
 #include "engine.h"
+#include "group.h"
 #include "job.h"
 #include "pace.h"
 #include <ctype.h>
@@ -46,7 +53,7 @@
 #include <unistd.h>
 
 static int rank = -1, victim = -1;
-static char site[16], how[16] = "kill";
+static char site[24], how[16] = "kill";
 static long long iteration, delay;
 static _Atomic int dropping;           /* bool: the next message is lost */
 static _Atomic int held;               /* bool: keep_lock has the lock */
@@ -56,6 +63,10 @@ void __real_comm_note(const char *text);
 void __wrap_comm_note(const char *text);
 int __real_message_advance(Request *r);
 int __wrap_message_advance(Request *r);
+int __real_collective_advance(Request *r);
+int __wrap_collective_advance(Request *r);
+int __real_blend_read(const Blend *b, int64_t k, int64_t from, int64_t n, int32_t *out, int *set, char **why);
+int __wrap_blend_read(const Blend *b, int64_t k, int64_t from, int64_t n, int32_t *out, int *set, char **why);
 int __real_pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), void *arg);
 int __wrap_pthread_create(pthread_t *t, const pthread_attr_t *a, void *(*fn)(void *), void *arg);
 pid_t __real_fork(void);
@@ -65,11 +76,59 @@ void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads);
 const char *__real_config_build_id(void);
 const char *__wrap_config_build_id(void);
 
+/* ---- slower by a given time ---- */
+
+static _Atomic long long at_iteration; /* the iteration of the last comm_note */
+
+/* Whether this rank is slower now, in the way `which`. */
+static int lasts(const char *which)
+{
+    return (rank == victim || victim == -2) && !strcmp(how, which) && at_iteration >= iteration;
+}
+
+static Device plain;                   /* the device as it was */
+
+#define X(name, params, names) \
+    static void slow_##name params \
+    { \
+        static int inside;             /* ops that this one is composed of */ \
+        if (lasts("op") && !inside && (!strcmp(site, #name) || !strcmp(site, "every"))) \
+            usleep((useconds_t)delay); \
+        inside++; \
+        plain.name names; \
+        inside--; \
+    }
+OPS(X)
+#undef X
+
 void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads)
 {
     const char *other = getenv("PRETEND_ISA"), *number = getenv("PRETEND_THREADS");
     __real_cpu_open(d, real, other ? other : isa, number ? atoi(number) : threads);
+    plain = *d;
+    if (strcmp(how, "op"))
+        return;
+#define X(name, params, names) d->name = slow_##name;
+    OPS(X)
+#undef X
 }
+
+int __wrap_blend_read(const Blend *b, int64_t k, int64_t from, int64_t n, int32_t *out, int *set, char **why)
+{
+    if ((rank == victim || victim == -2) && !strcmp(how, "late"))
+        usleep((useconds_t)delay);
+    return __real_blend_read(b, k, from, n, out, set, why);
+}
+
+/* The operation takes longer before its end. */
+static int over_link(const Request *r, int moved)
+{
+    if (r->done && lasts("link") && !strcmp(site, r->name))
+        usleep((useconds_t)delay);
+    return moved;
+}
+
+int __wrap_collective_advance(Request *r) { return over_link(r, __real_collective_advance(r)); }
 
 const char *__wrap_config_build_id(void)
 {
@@ -270,7 +329,7 @@ int __wrap_message_advance(Request *r)
 {
     int one = 1;
     if (r->kind != COMM_SEND || !atomic_compare_exchange_strong(&dropping, &one, 0))
-        return __real_message_advance(r);
+        return over_link(r, __real_message_advance(r));
     return r->done = 1;
 }
 
@@ -292,7 +351,7 @@ __attribute__((constructor)) static void begin(void)
     job_launched(&rank);
     snprintf(pid, sizeof pid, "%d", getpid());
     leave_file(pid);
-    if (text && sscanf(text, "%d %15s %lld %lld %15s", &victim, site, &iteration, &delay, how) < 4) {
+    if (text && sscanf(text, "%d %23s %lld %lld %15s", &victim, site, &iteration, &delay, how) < 4) {
         fprintf(stderr, "FAULT='%s' is not RANK SITE ITERATION MICROSECONDS [HOW]\n", text);
         exit(2);
     }
@@ -344,7 +403,16 @@ static void slow_down(const char *text)
 
 void __wrap_comm_note(const char *text)
 {
+    const char *of = strstr(text, " of iteration ");
     __real_comm_note(text);
+    at_iteration = of ? atoll(of + 14) : at_iteration;
+    if (!strcmp(how, "op") || !strcmp(how, "link") || !strcmp(how, "late"))
+        return;
+    if (!strcmp(how, "pause")) {
+        if ((rank == victim || victim == -2) && is_there(text))
+            usleep((useconds_t)delay);
+        return;
+    }
     if (rank == victim && !strcmp(how, "slow"))
         slow_down(text);
     else if ((rank == victim || victim == -2) && is_there(text))

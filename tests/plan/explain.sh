@@ -30,7 +30,7 @@ cause() {
     shift
     plan "$@"
     sed -n '/"losses_percent"/,/}/{/losses_percent/d;s/.*"\(.*\)": \([-0-9.e+]*\).*/\2 \1/p;}' "$work/out" > "$work/losses"
-    awk '{ sum += $1 } END { exit !(NR == 11 && sum > 99.99 && sum < 100.01) }' "$work/losses" ||
+    awk '{ sum += $1 } END { exit !(NR == 16 && sum > 99.99 && sum < 100.01) }' "$work/losses" ||
         fail "losses of $*: $(cat "$work/losses")"
     found=$(grep -v ' peak$' "$work/losses" | sort -gr | head -n 1 | cut -d' ' -f2)
     [ "$found" = "$name" ] || fail "$name put in, the largest loss is $found: $(sort -gr "$work/losses" | head -n 3 | tr '\n' ' ')"
@@ -49,6 +49,7 @@ pipe4='pipeline_model_parallel_size=4'
     network='network_gbps: 0.5' cause data data_parallel_sharding_strategy=optim_grads_params
     network='straggle: 0.3' cause slowest
     cause pipeline $pipe4 global_batch_size=32
+    cause imbalance $pipe4 vocab_size=1000000 micro_batch_size=1
     network='network_gbps: 0.02' cause pipeline pipeline_model_parallel_size=2 rank_order=tp-cp-ep-dp-pp
     node='link_gbps: 4' cause context context_parallel_size=4 cp_comm_type=a2a micro_batch_size=1 seq_length=16384
 }

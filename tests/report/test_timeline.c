@@ -2,6 +2,7 @@
  * schedules. As `test_timeline check RUN_DIR LISTS STEPS MINIMUM`: the trace.json of a run against the
  * lists that `train schedule --json` prints. */
 #include "custom.h"
+#include "losses.h"
 #include "test.h"
 #include "timeline.h"
 
@@ -120,6 +121,45 @@ static void test_settle(void)
     CHECK(a[3].start == 7 && a[4].start == 9, "sends to one rank follow each other: %g %g", a[3].start,
           a[4].start);
     CHECK(b[0].start == 7 && b[1].start == 9.5, "%g %g", b[0].start, b[1].start);
+    timeline_close(&t);
+}
+
+/* Adds a rank's losses of step 1: 1 s of products, 2 of memory traffic, the given others, 9 s in all. */
+static void add_losses(Timeline *t, int rank, double more, double pipeline, double data)
+{
+    double at = 0, s[LOSSES] = {[LOSS_PEAK] = 1, [LOSS_MEMORY] = 2, [LOSS_OTHER] = more,
+                                [LOSS_PIPELINE] = pipeline, [LOSS_DATA] = data};
+    s[LOSS_LOADER] = 6 - more - pipeline - data;
+    for (int i = 0; i < LOSSES; at += s[i++])
+        add(t, rank, (TraceEvent){.start = at, .end = at + s[i], .kind = SPAN_LOSS, .unit = (uint16_t)i,
+                                  .peer = -1});
+}
+
+/* Two stages of two ranks: the second stage has 1 s more work, and its first rank takes 2 s more again. */
+static void test_losses(void)
+{
+    Timeline t = new_timeline(2, 2);
+    Losses l, planned = {.step = 5, .s = {[LOSS_PEAK] = 0.25}};
+    add_losses(&t, 0, 0, 5, 1);
+    add_losses(&t, 1, 0, 5.5, 0.25);
+    add_losses(&t, 2, 3, 0.5, 0.25);
+    CHECK(!losses_measured(&l, &t, NULL), "a rank has nothing");
+    add_losses(&t, 3, 1, 1, 3);
+    CHECK(losses_measured(&l, &t, NULL) && l.rank == 2 && l.iteration == 1, "rank %d", l.rank);
+    double sum = 0, wanted[LOSSES] = {[LOSS_PEAK] = 1, [LOSS_MEMORY] = 2, [LOSS_OTHER] = 0.5,
+                                      [LOSS_IMBALANCE] = 0.5, [LOSS_SLOWEST] = 2, [LOSS_PIPELINE] = 0.5,
+                                      [LOSS_DATA] = 0.25, [LOSS_LOADER] = 2.25};
+    for (int i = 0; i < LOSSES; i++) {
+        CHECK(fabs(l.s[i] - wanted[i]) < 1e-12, "%s: %g s, not %g", loss_name[i], l.s[i], wanted[i]);
+        sum += l.s[i];
+    }
+    CHECK(fabs(sum - 9) < 1e-12 && fabs(l.step - 9) < 1e-12, "%g of %g", sum, l.step);
+    CHECK(losses_largest(&l) == LOSS_LOADER, "%s", loss_name[losses_largest(&l)]);
+    CHECK(losses_measured(&l, &t, &planned) && l.s[LOSS_PEAK] == 0.25 && l.s[LOSS_PRODUCTS] == 0.75,
+          "the machine's peak: %g, %g", l.s[LOSS_PEAK], l.s[LOSS_PRODUCTS]);
+    planned.s[LOSS_PEAK] = 3;                      /* faster than the description allows */
+    CHECK(losses_measured(&l, &t, &planned) && l.s[LOSS_PEAK] == 1 && l.s[LOSS_PRODUCTS] == 0, "%g",
+          l.s[LOSS_PEAK]);
     timeline_close(&t);
 }
 
@@ -502,6 +542,7 @@ int main(int argc, char **argv)
         return check_run(argv + 2);
     test_form();
     test_settle();
+    test_losses();
     test_overlap();
     test_bubble();
     test_shared_cores();

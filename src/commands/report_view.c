@@ -1,0 +1,121 @@
+/* train report -- the report of a run made anew; where its last recorded step went, beside a plan of it */
+#include "commands.h"
+#include "json_number.h"
+#include "plan_times.h"
+#include "start.h"
+#include "timeline.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Plans the run on a machine: its configuration on as many ranks as have recorded. */
+static Losses plan_of(const char *run, const char *machine, int ranks)
+{
+    char *config = xasprintf("%s/config.yaml", run), *argv[] = {NULL};
+    Args none = cli_open("report", 0, argv);
+    const Config *c = start_plan(config, &none, ranks);
+    const Machine *m = machine_load(machine);
+    Prediction p;
+    predict_check(c, m);
+    predict(&p, c, m);
+    Losses l = plan_losses(&p);
+    prediction_close(&p);
+    free(config);
+    return l;
+}
+
+/* Reads trace.json. A run that recorded nothing has no ranks. */
+static void read_timeline(Timeline *t, const char *run)
+{
+    char *path = xasprintf("%s/trace.json", run);
+    json_t *trace = json_load_file(path, 0, NULL);
+    timeline_read(t, trace);
+    json_decref(trace);
+    free(path);
+}
+
+static json_t *percents(const Losses *l)
+{
+    json_t *o = json_object();
+    for (int i = 0; i < LOSSES; i++)
+        json_object_set_new(o, loss_name[i], json_number(100 * l->s[i] / l->step));
+    return o;
+}
+
+/* measured, planned: NULL where there is none. */
+static void print_json(const char *run, const Losses *measured, const Losses *planned)
+{
+    const Losses *both[] = {measured, planned};
+    static const char *const name[] = {"measured", "planned"};
+    json_t *j = json_pack("{s:s s:o s:o s:{} s:{}}", "run", run, "iteration",
+                          measured ? json_integer(measured->iteration) : json_null(), "rank",
+                          measured ? json_integer(measured->rank) : json_null(), "step_ms", "losses_percent");
+    for (int i = 0; i < 2; i++) {
+        json_object_set_new(json_object_get(j, "step_ms"), name[i],
+                            both[i] ? json_number(1e3 * both[i]->step) : json_null());
+        json_object_set_new(json_object_get(j, "losses_percent"), name[i],
+                            both[i] ? percents(both[i]) : json_null());
+    }
+    json_print(stdout, j, JSON_INDENT(2));
+}
+
+static void print_cells(const Losses *l, double s)
+{
+    printf(" %10.2f ms %6.1f %%", 1e3 * s, 100 * s / l->step);
+}
+
+static void print_losses(const Losses *l, const Losses *planned)
+{
+    printf("losses of iteration %lld, of rank %d, which waits least\n%-46s %22s%s\n", (long long)l->iteration,
+           l->rank, "", "measured", planned ? "                planned" : "");
+    for (int i = 0; i < LOSSES; i++) {
+        if (!(fabs(l->s[i]) > 5e-5 * l->step) && !(planned && fabs(planned->s[i]) > 5e-5 * planned->step))
+            continue;
+        printf("%-46s", loss_text[i]);
+        print_cells(l, l->s[i]);
+        if (planned)
+            print_cells(planned, planned->s[i]);
+        printf("\n");
+    }
+    printf("%-46s", "the step");
+    print_cells(l, l->step);
+    if (planned)
+        print_cells(planned, planned->step);
+    printf("\nlargest loss: %s\n", loss_name[losses_largest(l)]);
+}
+
+int command_report(int argc, char **argv)
+{
+    Args a = cli_open("report", argc, argv);
+    int json = args_switch(&a, "--json");
+    const char *machine = args_value(&a, "--machine"), *run = cli_next(&a, "RUN, a run directory");
+    char why[WHY], *metrics = xasprintf("%s/metrics.jsonl", run);
+    Timeline t;
+    Losses measured, planned;
+    cli_end(&a);
+    if (access(metrics, R_OK))
+        die(EXIT_CONFIG, "usage", "train report: %s is no run directory: it has no metrics.jsonl; "
+            "change: give the directory that `save` names, or runs/NAME", run);
+    read_timeline(&t, run);
+    if (machine && !t.ranks)
+        die(EXIT_CONFIG, "usage", "train report: %s has no recorded step to set a plan beside; "
+            "change: train with trace_steps, for example trace_steps=[10], or leave out --machine", run);
+    if (machine)
+        planned = plan_of(run, machine, t.ranks);
+    int found = losses_measured(&measured, &t, machine ? &planned : NULL);
+    if (!report_write_beside(run, machine ? &planned : NULL, why))
+        die(EXIT_RESOURCE, "report", "%s/report.html cannot be written: %s; change: free space, or make the "
+            "directory writable", run, why);
+    if (json)
+        print_json(run, found ? &measured : NULL, machine ? &planned : NULL);
+    else if (found)
+        print_losses(&measured, machine ? &planned : NULL);
+    else
+        printf("no losses: no step was recorded on a CPU (trace_steps)\n");
+    if (!json)
+        printf("report  %s/report.html\n", run);
+    timeline_close(&t);
+    free(metrics);
+    return EXIT_DONE;
+}
