@@ -46,7 +46,8 @@ static void print_ranks(FILE *f, const Prediction *p)
         {"tensor", offsetof(RankTime, tp)},       {"context", offsetof(RankTime, cp)},
         {"experts", offsetof(RankTime, ep)},
         {"pipeline", offsetof(RankTime, bubble)}, {"data", offsetof(RankTime, dp)},
-        {"optimizer", offsetof(RankTime, optimizer)}, {"slowest", offsetof(RankTime, slowest)},
+        {"optimizer", offsetof(RankTime, optimizer)}, {"host", offsetof(RankTime, host)},
+        {"slowest", offsetof(RankTime, slowest)},
         {"step", offsetof(RankTime, total)}};
     fprintf(f, "ranks      ms of the step, by pipeline rank\n  %-8s", "rank");
     for (int r = -1; r < p->p; r++) {
@@ -54,6 +55,7 @@ static void print_ranks(FILE *f, const Prediction *p)
             fprintf(f, "  %-8d", r);
         for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
             if ((columns[i].at == offsetof(RankTime, cp) && !has_context(p)) ||
+                (columns[i].at == offsetof(RankTime, host) && !(p->rank[0].host > 0)) ||
                 (columns[i].at == offsetof(RankTime, slowest) && !(p->rank[0].slowest > 0)) ||
                 (columns[i].at == offsetof(RankTime, ep) && !has_experts(p)))
                 continue;
@@ -106,6 +108,7 @@ Losses plan_losses(const Prediction *p)
     l.s[LOSS_EXPERT] = t->ep;
     l.s[LOSS_PIPELINE] = t->bubble;
     l.s[LOSS_DATA] = t->dp;
+    l.s[LOSS_HOST] = t->host;
     l.s[LOSS_SLOWEST] = t->slowest;
     for (int i = 0; i < LOSSES; i++)
         sum += l.s[i];
@@ -139,6 +142,8 @@ void plan_times(FILE *f, const Prediction *p, const Config *c, int explain)
         fprintf(f, ", for the expert group %.1f %%", percent(t->ep, t->total));
     fprintf(f, ", for the pipeline %.1f %%, for the data group %.1f %%, optimizer %.1f %%",
             percent(t->bubble, t->total), percent(t->dp, t->total), percent(t->optimizer, t->total));
+    if (t->host > 0)
+        fprintf(f, ", for the host's launches %.1f %%", percent(t->host, t->total));
     if (t->slowest > 0)
         fprintf(f, ", for the slowest rank %.1f %%", percent(t->slowest, t->total));
     fprintf(f, ", on pipeline rank %d\n", rank);

@@ -10,6 +10,7 @@
 typedef struct {
     int walked, repeated;      /* microbatches walked; microbatches added */
     double took;               /* s on the clock, without waiting for the data group */
+    double launches, hosted;   /* s of the host, and of them waited for, as in Tally */
     double waited[AXES];       /* s, as in Tally; 0 for the data group */
     double comm[AXES], work[WORKS];        /* s, as in Tally */
     Traffic traffic[AXES];
@@ -121,6 +122,8 @@ static void repeat(Walk *w, Run *r, Habit *h)
     Tally *k = &w->tally;
     h->repeated++;
     k->now += h->took;
+    k->hosted += h->hosted;
+    predict_launch(k, h->launches);
     for (int a = 0; a < AXES; a++)
         k->waited[a] += h->waited[a];
     add_traffic(r, h->traffic, 1);
@@ -141,6 +144,8 @@ static void perform(Walk *w, Run *r, const Instr *i, Habit *h)
     traffic_since(r, from, h->traffic);
     h->walked++;
     h->took = k->now - before.now - (k->waited[AXIS_DP] - before.waited[AXIS_DP]);
+    h->launches = k->host - before.host;
+    h->hosted = k->hosted - before.hosted;
     for (int a = 0; a < AXES; a++) {
         h->waited[a] = a == AXIS_DP ? 0 : k->waited[a] - before.waited[a];
         h->comm[a] = k->comm[a] - before.comm[a];
@@ -188,15 +193,17 @@ static void act(void *run, const Instr *i)
             w->act[i->op](run, i);
         return;
     }
-    if (w->base < 0)
-        w->base = k->now;
+    if (w->base < 0) {
+        w->base = k->host = k->now;
+        k->hosted = 0;
+    }
     if (w->set && i->op <= I_W)
         hold_back(w, i);
     else if (comes_last(r, i))
         last_its_time(w);
     k->share = i->op <= I_W ? w->alone : w->crowded;
     double start = k->now, tp = k->waited[AXIS_TP], cp = k->waited[AXIS_CP], dp = k->waited[AXIS_DP],
-           ep = k->waited[AXIS_EP];
+           ep = k->waited[AXIS_EP], host = k->hosted;
     if (h && h->walked >= WALKED && !w->cut[i->chunk * w->shape.m + i->mb])
         repeat(w, r, h);
     else
@@ -213,6 +220,7 @@ static void act(void *run, const Instr *i)
     tp = k->waited[AXIS_TP] - tp;
     cp = k->waited[AXIS_CP] - cp;
     dp = k->waited[AXIS_DP] - dp;
+    host = k->hosted - host;
     w->t.dp += dp;
     if (i->op == I_S)
         w->grads = k->now;
@@ -224,7 +232,7 @@ static void act(void *run, const Instr *i)
     w->t.tp += tp;
     w->t.cp += cp;
     w->t.ep += ep;
-    *(i->op == I_F ? &w->t.forward : &w->t.backward) += took - dp - tp - cp - ep;
+    *(i->op == I_F ? &w->t.forward : &w->t.backward) += took - dp - tp - cp - ep - host;
 }
 
 /* Marks the microbatches whose instructions are cut into units: a unit reads what the instructions
@@ -267,6 +275,7 @@ static void walk_step(void *walk, Run *r, const Lists *l)
     double start = k->now;
     run_rehearse_step(r, l);
     w->t.total = k->now - start;
+    w->t.host = k->hosted;
     add_habits(w);
     w->grads -= start;
     memcpy(w->t.work, k->work, sizeof k->work);
@@ -412,7 +421,7 @@ static void finish(Prediction *out, const Config *cfg, const Machine *m, Walk **
         t->slowest = slowest;
         t->total = out->step;
         t->optimizer = t->total - t->forward - t->backward - t->tp - t->cp - t->ep - t->bubble - t->dp -
-                       t->slowest;
+                       t->host - t->slowest;
         free(w[r]);
     }
 }

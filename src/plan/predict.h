@@ -41,6 +41,7 @@ typedef struct {
     double dp;                 /* waiting for reductions and gathers of the data group that are not
                                 * hidden, and for updates of offloaded parameters */
     double optimizer;          /* gradient norm, update, clearing of gradients */
+    double host;               /* waiting for the host, which launches operations one after the other */
     double slowest;            /* waiting for the slowest rank of the job (straggle) */
     double total;              /* the step */
     double work[WORKS];        /* each operation in the whole step, and the parts of their sum */
@@ -96,6 +97,8 @@ typedef struct {
     double met;                /* when the tensor or context group last met, plus what this rank has waited
                                 * since */
     double now;                /* the clock */
+    double host;               /* when the host will have launched the last operation */
+    double hosted;             /* waiting for the host so far */
     double work[WORKS];        /* of each operation so far, and the parts of their sum */
     double waited[AXES];       /* waiting for groups of each axis so far */
     double comm[AXES];         /* messages of each axis under way so far, hidden or not */
@@ -106,6 +109,8 @@ typedef struct {
     double scatter;            /* parts of a message that are sent side by side; 1: it is whole */
 } Tally;
 
+/* Lets the host go on by `launches` s of launching; what is launched last does not begin before. */
+void predict_launch(Tally *k, double launches);
 /* Opens a device whose operations add their times to k. */
 void predict_device(Device *d, Tally *k, Dtype real);
 /* Gives the device offloads, prefetches and a side stream; they run beside the clock until something

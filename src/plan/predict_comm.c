@@ -35,7 +35,7 @@ static double ring_speed(const Timed *t)
 /* Time of a collective, s. S: bytes of the whole buffer. passes: 2 for an all-reduce, 1 for the others.
  * Where ranks take turns on the cores of their host, moving bytes slows down with them. In an all-to-all
  * every pair of ranks exchanges a block of its own, so ranks of a node cannot share what crosses nodes. */
-static double collective(const Timed *t, const Comm *c, CommKind kind, double S, int passes)
+static double moving(const Timed *t, const Comm *c, CommKind kind, double S, int passes)
 {
     const Machine *m = t->k->m;
     double turns = m->shared ? fmin(1, t->k->share * (double)m->cores) : 1;
@@ -51,6 +51,12 @@ static double collective(const Timed *t, const Comm *c, CommKind kind, double S,
     return fmin(ring, levels);
 }
 
+/* The same, no less than the floor that the machine's library has: half of an all-reduce's for one pass. */
+static double collective(const Timed *t, const Comm *c, CommKind kind, double S, int passes)
+{
+    return fmax(moving(t, c, kind, S, passes), passes * t->k->m->all_reduce_floor_us * 1e-6 / 2);
+}
+
 static Token start(Comm *c, CommKind kind, int64_t n, Dtype type, double seconds)
 {
     Timed *t = c->impl;
@@ -59,6 +65,7 @@ static Token start(Comm *c, CommKind kind, int64_t n, Dtype type, double seconds
     c->bytes += comm_payload(c, kind, n, type, c->rank);
     if (!n)
         return 0;
+    predict_launch(k, k->m->host_us * 1e-6);
     k->comm[t->axis] += seconds;
     if (t->axis == AXIS_TP || t->axis == AXIS_CP) {    /* the last rank arrives later than this one */
         double late = k->m->jitter * (k->now - k->met);

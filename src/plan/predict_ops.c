@@ -43,6 +43,14 @@ static double arithmetic(const Tally *k, const Cost *c)
     return t;
 }
 
+void predict_launch(Tally *k, double launches)
+{
+    k->host += launches;
+    double wait = fmax(0, k->host - k->now);
+    k->now += wait;
+    k->hosted += wait;
+}
+
 /* Adds an op to the Tally: the longer of its arithmetic and its memory traffic, plus the launch. */
 static void spend(void *tally, const Cost *c)
 {
@@ -53,6 +61,7 @@ static void spend(void *tally, const Cost *c)
     double launch = m->launch_us * 1e-6, slow = k->together ? 1 / m->together[c->op] : 1;
     double t = slow * (launch + fmax(arithmetic(k, c), memory));
     double best = c->flops > 0 ? c->flops / peak(k, c->type) / c->rate : 0;
+    predict_launch(k, m->host_us * 1e-6);
     k->now += t;
     k->work[c->op] += t;
     k->work[WORK_LAUNCH] += slow * launch;

@@ -23,6 +23,7 @@
     X(DATA, "data", "waiting for the data group")                                                            \
     X(SLOWEST, "slowest", "waiting for the slowest rank")                                                    \
     X(IMBALANCE, "imbalance", "a stage with more work than the mean one")                                    \
+    X(HOST, "host", "waiting for the host's launches")                                                       \
     X(LOADER, "loader", "waiting for a microbatch of the corpus")                                            \
     X(SAVE, "save", "waiting for a save")                                                                    \
     X(EVALUATION, "evaluation", "evaluation")                                                                \

@@ -11,13 +11,14 @@ precision: {params_dtype: bf16}
 YAML
 cp configs/machines/a100-80gb.yaml "$work/a100-80gb.yaml"
 
-# plan KEYS...: writes out, with machine.yaml like the A100 but for the line of the variables device, node, network
+# plan KEYS...: writes out, with machine.yaml like the A100 but for the line of the variables device, node, network, ops
 plan() {
     {
         echo "machine: {name: for a test, like: a100-80gb}"
         [ -z "$device" ] || echo "device: {$device}"
         [ -z "$node" ] || echo "node: {$node}"
         [ -z "$network" ] || echo "network: {$network}"
+        [ -z "$ops" ] || echo "ops: {$ops}"
     } > "$work/machine.yaml"
     "$TRAIN" plan "$work/gpt.yaml" --world 16 --machine "$work/machine.yaml" --explain --json "$@" \
         > "$work/out" 2> "$work/err" || fail "plan $*"
@@ -30,12 +31,12 @@ cause() {
     shift
     plan "$@"
     sed -n '/"losses_percent"/,/}/{/losses_percent/d;s/.*"\(.*\)": \([-0-9.e+]*\).*/\2 \1/p;}' "$work/out" > "$work/losses"
-    awk '{ sum += $1 } END { exit !(NR == 16 && sum > 99.99 && sum < 100.01) }' "$work/losses" ||
+    awk '{ sum += $1 } END { exit !(NR == 17 && sum > 99.99 && sum < 100.01) }' "$work/losses" ||
         fail "losses of $*: $(cat "$work/losses")"
     found=$(grep -v ' peak$' "$work/losses" | sort -gr | head -n 1 | cut -d' ' -f2)
     [ "$found" = "$name" ] || fail "$name put in, the largest loss is $found: $(sort -gr "$work/losses" | head -n 3 | tr '\n' ' ')"
 }
-device='' node='' network=''
+device='' node='' network='' ops=''
 tensor2='tensor_model_parallel_size=2 sequence_parallel=true'
 pipe4='pipeline_model_parallel_size=4'
 # shellcheck disable=SC2086
@@ -48,6 +49,7 @@ pipe4='pipeline_model_parallel_size=4'
     network='network_gbps: 0.5' cause data
     network='network_gbps: 0.5' cause data data_parallel_sharding_strategy=optim_grads_params
     network='straggle: 0.3' cause slowest
+    ops='host_us: 4000' cause host
     cause pipeline $pipe4 global_batch_size=32
     cause imbalance $pipe4 vocab_size=1000000 micro_batch_size=1
     network='network_gbps: 0.02' cause pipeline pipeline_model_parallel_size=2 rank_order=tp-cp-ep-dp-pp

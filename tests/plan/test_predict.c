@@ -305,6 +305,50 @@ static void test_data(void)
     prediction_close(&b);
 }
 
+/* The step of a small model where an operation takes launch_us of the device and host_us of the host. */
+static double launched_step(double launch_us, double host_us, double *host)
+{
+    Machine m = *ideal(1e6, 1e6, 1e6, 8, "fused");
+    Prediction p;
+    m.launch_us = launch_us;
+    m.host_us = host_us;
+    predict(&p, small(1, ""), &m);
+    double step = p.step;
+    *host = p.rank[0].host;
+    prediction_close(&p);
+    return step;
+}
+
+/* Launches queue behind the device: the step takes the longer of the two, and the wait has its name. */
+static void test_launches(void)
+{
+    double host, device = launched_step(7, 0, &host), launches = device / 7e-6;
+    CHECK(host == 0 && launches > 1000, "%g s for the host, %g operations", host, launches);
+    near("launched by the host one after the other", launched_step(0, 7, &host), device, 0.01);
+    near("which all wait for it", host, device, 0.01);
+    near("hidden behind the device", launched_step(7, 3, &host), device, 0.001);
+    CHECK(host < 1e-3 * device, "%g s for the host of %g", host, device);
+    near("longer than the device", launched_step(3, 7, &host), device, 0.01);
+    near("for what is longer", host, device * 4 / 7, 0.01);
+}
+
+/* A group's collectives of few bytes take the floor: an all-reduce all of it, others half. */
+static void test_floor(void)
+{
+    Machine m = *ideal(0.1, 1e6, 1e6, 8, "fused");
+    Prediction p;
+    m.all_reduce_floor_us = 4000;
+    predict(&p, small(2, "tensor_model_parallel_size: 2"), &m);
+    enum { MICROBATCHES = 16 };            /* the loss of each gathers its statistics once */
+    near("all-reduces", p.rank[0].sent[AXIS_TP], (double)p.most[AXIS_TP].ops * 4e-3 - MICROBATCHES * 2e-3,
+         1e-9);
+    prediction_close(&p);
+    predict(&p, small(2, "data_parallel_sharding_strategy: optim_grads_params"), &m);
+    near("gathers and scatters, the norm's and the loss's sums", p.rank[0].sent[AXIS_DP],
+         (double)p.most[AXIS_DP].ops * 2e-3, 0.05);
+    prediction_close(&p);
+}
+
 /* straggle: two doublings of the nodes add twice the share to a step, and nothing inside a node. */
 static void test_slowest(void)
 {
@@ -495,6 +539,8 @@ int main(void)
     test_waits();
     test_rows();
     test_slowest();
+    test_launches();
+    test_floor();
     test_separate();
     test_size(m);
     char *rm[] = {"published", "ideal", "small", "host"};
