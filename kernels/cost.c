@@ -27,7 +27,9 @@ static double bytes_of8(Mat8 m) { return (double)m.rows * (double)m.cols; }
 #define MOVES(name, n) add(d, (Cost){.op = OPKIND_##name, .rate = 1, .bytes = (n)})
 /* Adds a matrix product: output c, k terms a sum, factors of type t at r times its rate, n bytes. */
 #define MULTIPLIES(name, c, k, t, r, n)                                                                      \
-    add(d, (Cost){OPKIND_##name, t, cost_product((double)(c).rows, (double)(c).cols, (double)(k)), r, n})
+    add(d, (Cost){.op = OPKIND_##name, .type = t, .rate = r, .bytes = n,                                     \
+                  .flops = cost_product((double)(c).rows, (double)(c).cols, (double)(k)),                    \
+                  .rows = (double)(c).rows, .cols = (double)(c).cols, .terms = (double)(k)})
 
 /* Bytes of dropout's mask, which is stored only where ops are not fused. */
 static double mask_bytes(const Device *d, Mat x, const Dropout *s)

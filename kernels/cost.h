@@ -19,6 +19,7 @@ typedef struct {
     double flops;   /* of matrix products and attention; other arithmetic takes no time beside its bytes */
     double rate;    /* a product runs at `rate` times the FLOP/s of `type`: 2 for FP8 (type BF16), else 1 */
     double bytes;   /* read and written in device memory */
+    double rows, cols, terms;      /* of a product: of its output, and of each sum; 0: not known */
     double bus;     /* bytes over the bus to and from mapped memory, in each direction */
 } Cost;
 

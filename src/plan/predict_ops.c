@@ -23,6 +23,31 @@ static double peak(const Tally *k, Dtype type)
     return type == F64 ? flops / 2 : flops;
 }
 
+/* Tiles that libraries have kernels for, and their speed beside that of the largest: smaller ones load more
+ * for each product. */
+static const struct { double rows, cols, speed; } tiles[] = {
+    {128, 256, 1}, {256, 128, 1}, {128, 128, 0.92}, {64, 128, 0.75}, {64, 64, 0.5}};
+enum { SPLITS = 8 };                   /* parts that a long sum is cut into, at most */
+
+/* Time of a product whose tiles go over the multiprocessors in waves, s: of the best tile and split. A split
+ * product's parts are written, and read to be added up. */
+static double tiled(const Tally *k, const Cost *c)
+{
+    const Machine *m = k->m;
+    double sm = peak(k, c->type) * m->tile_share * c->rate / (double)m->sms, best = INFINITY;
+    for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
+        for (int split = 1; split <= SPLITS; split *= 2) {
+            double n = ceil(c->rows / tiles[i].rows) * ceil(c->cols / tiles[i].cols) * split;
+            double terms = c->terms / split + m->tile_fill;
+            double t = ceil(n / (double)m->sms) * cost_product(tiles[i].rows, tiles[i].cols, terms) /
+                       (sm * tiles[i].speed);
+            if (split > 1)
+                t += 8 * split * c->rows * c->cols / (m->memory_gbps * 1e9 * k->share);
+            best = fmin(best, t);
+        }
+    return best;
+}
+
 /* Time of an op's arithmetic, or of its copy between device and host, s. */
 static double arithmetic(const Tally *k, const Cost *c)
 {
@@ -35,6 +60,8 @@ static double arithmetic(const Tally *k, const Cost *c)
         return c->flops / (peak(k, c->type) * m->attention_forward);
     if (c->op == OPKIND_attention_bwd && !m->unfused)
         return c->flops / (peak(k, c->type) * m->attention_backward);
+    if (m->sms && c->rows > 0)
+        return tiled(k, c);
     double t = c->flops / (peak(k, c->type) * share_at(&m->matmul, k->matmul, c->flops)) / c->rate;
     /* A core packs its operands, so a product's traffic adds to its arithmetic. */
     int packs = c->op == OPKIND_matmul || c->op == OPKIND_linear || c->op == OPKIND_fp8_matmul;

@@ -332,6 +332,34 @@ static void test_launches(void)
     near("for what is longer", host, device * 4 / 7, 0.01);
 }
 
+/* Seconds of the product of [rows, terms] and [terms, cols] on ten multiprocessors of 1e11 FLOP/s each. */
+static double product_s(int64_t rows, int64_t cols, int64_t terms, double fill)
+{
+    Machine m = *ideal(1, 1e6, 1e6, 8, "fused");
+    Tally k = {.m = &m, .share = 1, .scatter = 1};
+    Device d;
+    m.sms = 10;
+    m.tile_fill = fill;
+    predict_device(&d, &k, F32);
+    Mat c = mat(NULL, rows, cols, BF16);
+    d.matmul(&d, c, mat(NULL, rows, terms, BF16), 0, mat(NULL, terms, cols, BF16), 0, 0);
+    return k.now;
+}
+
+/* Tiles of 128 x 256 go over the multiprocessors in waves. */
+static void test_tiles(void)
+{
+    double tile = 2. * 128 * 256 * 1024 / 1e11;
+    near("ten full waves", product_s(1280, 2560, 1024, 0), 10 * tile, 1e-3);
+    near("a row more, a wave more", product_s(1281, 2560, 1024, 0), 11 * tile, 1e-3);
+    near("an eighth of the rows: two waves", product_s(160, 2560, 1024, 0), 2 * tile, 1e-3);
+    near("eleven tiles on ten, too short to be split: three waves of halves, which are slower",
+         product_s(128, 2816, 1024, 1e6), 3 * tile * (1e6 + 1024) / 1024 / 2 / 0.92, 1e-3);
+    near("start and end of every tile", product_s(1280, 2560, 1024, 512), 15 * tile, 1e-3);
+    CHECK(product_s(128, 256, 1 << 20, 0) < 0.2 * 1024 * tile, "the sum of one tile is split: %g s of %g",
+          product_s(128, 256, 1 << 20, 0), 1024 * tile);
+}
+
 /* A group's collectives of few bytes take the floor: an all-reduce all of it, others half. */
 static void test_floor(void)
 {
@@ -540,6 +568,7 @@ int main(void)
     test_rows();
     test_slowest();
     test_launches();
+    test_tiles();
     test_floor();
     test_separate();
     test_size(m);
