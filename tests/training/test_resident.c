@@ -12,7 +12,7 @@
 #include <sys/prctl.h>
 
 enum { PAGE = 4096 };
-enum { NOISE = 3 << 20, TOKENS = 8192, DRAWS = 64, SLACK = 32 * PAGE, TIMES = 8 };
+enum { NOISE = 3 << 20, TOKENS = 8192, DRAWS = 64, SLACK = 48 * PAGE, TIMES = 8 };
 
 /* ---- the model: that of the layouts, with tensors of many pages ---- */
 
