@@ -40,7 +40,7 @@ cause launch 1 '0 every 3 4000 op' num_layers=1 global_batch_size=1
 cause memory 1 '0 act_fwd 4 20000 op'
 cause below_peak 1 '0 matmul 4 10000 op'
 cause tensor 2 '-2 tp 4 5000 link' tensor_model_parallel_size=2
-cause context 2 '-2 cp-ring 4 5000 link' context_parallel_size=2
+cause context 2 '-2 cp 4 5000 link' context_parallel_size=2 'cp_comm_type=[allgather]'
 cause data 2 '-2 dp-cp 4 50000 link' data_parallel_sharding_strategy=no_shard
 cause pipeline 2 '-2 pp 4 50000 link' $pp2
 cause pipeline 4 '-2 SA 4 100000 pause' $pp4 global_batch_size=1
