@@ -91,7 +91,8 @@ static void scales(Device *d, int recent)
                 put(x, 99, BF16, mb ? 1 : -INFINITY);
             double largest = 0;
             for (int i = 0; i < N * N; i++)
-                largest = fmax(largest, fabs(get(x, i, BF16)));
+                if (fabs(get(x, i, BF16)) > largest)   /* fmax here is what GCC 12 for Arm cannot compile */
+                    largest = fabs(get(x, i, BF16));
             memset(&own, 0, sizeof own);
             own.seen = s->seen;
             d->fp8_cast(d, y, NULL, mat(x, N, N, BF16), &own, E4M3, 0);
