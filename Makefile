@@ -3,7 +3,7 @@
 # make demo       a small GPT on English text           make bench          speed beside PyTorch's
 # make test-X     what is too long for the suite, or needs more than it has; tests/README.md says what each shows:
 #                 layouts resident kill power failures allocations goodput leaks hangs stragglers restarts launch hosts network slurm kubernetes seeds same readme bare emulation
-#                 huggingface portable valgrind
+#                 huggingface portable valgrind pack
 # make fuzz MINUTES=n      every reader of files under libFuzzer (needs clang)
 # make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver, on the CPU)     ARCHS=90a: for one kind
 #                 attention through cuDNN where the headers of cuDNN 9 and cudnn-frontend are (scripts/setup gpu gets
@@ -440,6 +440,9 @@ test-readme: train
 test-bare:
 	tests/scripts/bare.sh
 
+test-pack:
+	tests/scripts/pack.sh
+
 test-seeds:
 	BUILD=$(BUILD) tests/seeds.sh
 
@@ -462,5 +465,5 @@ clean:
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
 .PHONY: all tests op-tests fuzz cuda-tests test test-allocations test-emulation docs demo bench gpu-roofline bench-schedules test-failures test-goodput test-hangs test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
-        test-slurm test-kubernetes test-readme test-bare test-seeds test-same test-huggingface test-portable test-valgrind size clean FORCE
+        test-slurm test-kubernetes test-readme test-bare test-pack test-seeds test-same test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:
