@@ -25,6 +25,8 @@ void placement_open(Placement *pl, const Config *c)
         pl->stage[s] = (StagePlace){.pp_rank = placement_rank(c, p, s), .chunk = s / p, .first_layer = layer,
                                     .layers = c->stage_layers[s], .embedding = s == 0,
                                     .loss = s == pl->n - 1};
+        for (int i = 0; i < c->stage_layers[s]; i++)
+            pl->stage[s].experts += config_is_moe(c, layer + i);
         layer += c->stage_layers[s];
     }
     BUG_ON(layer != c->num_layers);
@@ -47,7 +49,8 @@ const StagePlace *placement_at(const Placement *pl, int pp_rank, int chunk)
 
 int placement_same(const StagePlace *a, const StagePlace *b)
 {
-    return a->layers == b->layers && a->embedding == b->embedding && a->loss == b->loss;
+    return a->layers == b->layers && a->experts == b->experts && a->embedding == b->embedding &&
+           a->loss == b->loss;
 }
 
 void placement_print(FILE *f, const Placement *pl)

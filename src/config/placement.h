@@ -18,6 +18,7 @@
 typedef struct {
     int pp_rank, chunk;          /* pipeline rank that holds the stage, and which of its chunks it is */
     int first_layer, layers;     /* global number of its first layer (the next one if empty); count */
+    int experts;                 /* layers with experts among them */
     int embedding, loss;         /* bool: the stage holds the embedding, the loss */
 } StagePlace;
 
@@ -31,7 +32,8 @@ void placement_close(Placement *pl);
 
 const StagePlace *placement_at(const Placement *pl, int pp_rank, int chunk);
 
-/* Whether two stages hold as many layers, and both or none the embedding and the loss. */
+/* Whether two stages hold as many layers, as many of them with experts, and both or none the embedding and
+ * the loss. */
 int placement_same(const StagePlace *a, const StagePlace *b);
 
 /* Prints a table with one line a stage: its rank, its chunk and what it holds. */

@@ -249,6 +249,27 @@ static void check_experts(void)
           one);
 }
 
+/* Two stages of one layer, of which one has experts: three times the products of the other's feed-forward. */
+static void check_mixed(void)
+{
+    FILE *f = fopen(path, "w");
+    fputs("model: {num_layers: 4, hidden_size: 64, num_attention_heads: 8, seq_length: 64, vocab_size: 256, "
+          "add_bias_linear: false}\n"
+          "data: {tokenizer_type: none}\ntrain: {micro_batch_size: 2, global_batch_size: 32}\n"
+          "moe: {num_moe_experts: 4, moe_ffn_hidden_size: 256, moe_router_topk: 3, "
+          "moe_layer_freq: [0, 1, 0, 1]}\n"
+          "parallel: {pipeline_model_parallel_size: 4, pipeline_schedule: zb-auto}\n", f);
+    fclose(f);
+    const Config *cfg = config_load(path, 0, NULL, 4, USE_MODEL);
+    Placement pl;
+    placement_open(&pl, cfg);
+    PipeShape s = run_shape(cfg, &pl);
+    CHECK(s.cost[0][1] > 1.5 * s.cost[0][2], "F of a layer with experts %g, without %g", s.cost[0][1],
+          s.cost[0][2]);
+    run_shape_close(&s);
+    placement_close(&pl);
+}
+
 int main(void)
 {
     static const Case cases[] = {
@@ -272,6 +293,7 @@ int main(void)
     check_window();
     check_mixtral();
     check_experts();
+    check_mixed();
     unlink(path);
     return test_end();
 }
