@@ -99,12 +99,12 @@ resets() { # a connection of the ranks is reset, then that of Open MPI's daemon 
     undisturbed 150
     begin 4 --restarts 9 $steps
     wait_for 300 grep -q '^saved iteration' "$work/log" || fail "a reset: nothing is saved"
-    fault reset 1
+    fault reset 1024 1200              # ports of the ranks
     wait $job
     rc=$?
     grep '^restart' "$work/log" | sed 's/^/# /'
     [ $rc = 0 ] || fail "a reset: code $rc"
-    [ "$(count reset)" = 1 ] || fail "no frame became a reset"
+    [ "$(count reset)" -ge 1 ] || fail "no frame became a reset"
     [ "$(grep -c '^restart .*code 7, error.connection-lost. .* g[12] g3 ' "$work/log")" = 1 ] ||
         fail "a reset: not one restart with the cause"
     same whole "$work/run" "a reset"

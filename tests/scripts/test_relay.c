@@ -6,7 +6,8 @@
  *     loss N          N of 1,000 frames are lost, drawn from SEED
  *     cut MASK        1: frames from NEAR are lost, 2: from FAR, 3: both, 0: none
  *     ports FROM TO   TCP to these ports is lost, but not ssh's answers; 0 0: none
- *     reset N         the next N TCP frames with data become resets; those of ssh do not
+ *     reset FROM TO   the next TCP connection of these ports that carries data is reset: that frame and each
+ *                     later one with data become resets (one alone may come out of order and be ignored)
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -34,7 +35,8 @@ typedef struct {
 static Frame queue[FRAMES];
 static unsigned first, past; /* queued frames: [first, past) modulo FRAMES */
 static int card[2];
-static int loss, cut, from_port, to_port, resets;
+static int loss, cut, from_port, to_port;
+static int from_reset, to_reset, ends[2]; /* ends: ports of the connection that is reset */
 static double delay; /* s */
 static uint64_t drawn;
 static long passed, lost, stopped, dropped, reset, full; /* counts of frames */
@@ -101,6 +103,19 @@ static void become_reset(Frame *f, unsigned char *ip, unsigned char *tcp)
     f->n = ETHERNET + (int)head + 20;
 }
 
+static int named(int port)
+{
+    return to_reset && port >= from_reset && port <= to_reset;
+}
+
+/* Whether the connection of two ports is, or now becomes, the one that is reset. */
+static int resets(int source, int to)
+{
+    if (!ends[0] && (named(source) || named(to)))
+        ends[0] = source, ends[1] = to;
+    return (source == ends[0] && to == ends[1]) || (source == ends[1] && to == ends[0]);
+}
+
 /* Whether a frame is passed on; it may have become a reset. */
 static int admit(Frame *f, int from)
 {
@@ -116,8 +131,7 @@ static int admit(Frame *f, int from)
     int data = (int)get16(ip + 2) - (ip[0] & 15) * 4 - (tcp[12] >> 4) * 4;
     if (source != SSH && to >= from_port && to <= to_port)
         return dropped++, 0;
-    if (resets && data > 0 && to != SSH && source != SSH) {
-        resets--;
+    if (data > 0 && resets(source, to)) {
         reset++;
         become_reset(f, ip, tcp);
     }
@@ -169,7 +183,7 @@ static void obey(FILE *commands)
         else if (!strcmp(word, "ports"))
             from_port = a, to_port = b;
         else if (!strcmp(word, "reset"))
-            resets = a;
+            from_reset = a, to_reset = b, ends[0] = 0;
         printf("passed %ld lost %ld cut %ld ports %ld reset %ld full %ld before %s", passed, lost, stopped,
                dropped, reset, full, line);
         fflush(stdout);
