@@ -3,7 +3,7 @@
 # make demo       a small GPT on English text           make bench          speed beside PyTorch's
 # make test-X     what is too long for the suite, or needs more than it has; tests/README.md says what each shows:
 #                 layouts resident kill power failures allocations goodput leaks hangs stragglers restarts launch hosts network slurm kubernetes seeds same readme bare emulation
-#                 huggingface portable valgrind pack
+#                 huggingface portable valgrind pack sass
 # make fuzz MINUTES=n      every reader of files under libFuzzer (needs clang)
 # make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver, on the CPU)     ARCHS=90a: for one kind
 #                 attention through cuDNN where the headers of cuDNN 9 and cudnn-frontend are (scripts/setup gpu gets
@@ -443,6 +443,13 @@ test-bare:
 test-pack:
 	tests/scripts/pack.sh
 
+# the machine code for every kind of GPU; the rows cuda_sass and cuda_sass-memory count that for one
+test-sass:
+	for kind in attention memory; do \
+	    work=$$(mktemp -d) && ARCHS="$(ARCHS)" WORK=$$work tests/cuda/cuda_sass.sh $$kind; code=$$?; rm -rf $$work; \
+	    [ $$code = 0 ] || exit $$code; \
+	done
+
 test-seeds:
 	BUILD=$(BUILD) tests/seeds.sh
 
@@ -465,5 +472,5 @@ clean:
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
 .PHONY: all tests op-tests fuzz cuda-tests test test-allocations test-emulation docs demo bench gpu-roofline bench-schedules test-failures test-goodput test-hangs test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
-        test-slurm test-kubernetes test-readme test-bare test-pack test-seeds test-same test-huggingface test-portable test-valgrind size clean FORCE
+        test-slurm test-kubernetes test-readme test-bare test-pack test-sass test-seeds test-same test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

@@ -143,7 +143,7 @@ template <class T, int N, int KIND> __global__ void __launch_bounds__(THREADS) k
         }
         put_floats<N>(out, f);
         if (GATED)
-            put_floats<N>(out + j.up, dup);
+            put_whole<N>(out + j.up, dup);
     }
 }
 

@@ -84,6 +84,7 @@ template <class T> struct Piece {
 
     __device__ __forceinline__ void load(const T *p) { raw = *reinterpret_cast<const uint4 *>(p); }
     __device__ __forceinline__ void store(T *p) const { *reinterpret_cast<uint4 *>(p) = raw; }
+    __device__ __forceinline__ void store_whole(T *p) const { __stwb(reinterpret_cast<uint4 *>(p), raw); }
     __device__ __forceinline__ void clear() { raw.x = raw.y = raw.z = raw.w = 0; }
     __device__ __forceinline__ void get(float *f) const
     {
@@ -119,6 +120,7 @@ template <class T> struct Chunk<T, 1> {
     __device__ __forceinline__ void get(float *f) const { f[0] = to_float(x); }
     __device__ __forceinline__ void set(const float *f) { from_float(&x, f[0]); }
     __device__ __forceinline__ void store(T *p) const { *p = x; }
+    __device__ __forceinline__ void store_whole(T *p) const { *p = x; }
 };
 
 /* Load or store N elements of any storage type as floats; N is 1 or a multiple of Piece<T>::N. */
@@ -141,6 +143,14 @@ template <int N, class T> __device__ __forceinline__ void put_floats(T *p, const
         v.set(f + i);
         v.store(p + i);
     }
+}
+/* put_floats to global memory, for places where nvcc splits the store of a piece into four of 4 bytes: seen
+ * where an address is another one's plus a distance that only the launch knows (tests/cuda/cuda_sass.sh). */
+template <int N, class T> __device__ __forceinline__ void put_whole(T *p, const float *f)
+{
+    Chunk<T, N> v;
+    v.set(f);
+    v.store_whole(p);
 }
 
 /* Whether p, or each row of m, can be accessed in 16-byte pieces; 1 for an absent matrix. */

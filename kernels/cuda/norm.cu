@@ -336,10 +336,14 @@ __device__ __forceinline__ void write_part(const Norm &a, const Team<LONG> &team
 #pragma unroll
     for (int k = 0; k < K; k++) {
         int c = (team.at + k * team.size) * N;
-        if (c < a.n)
+        if (c >= a.n)
+            continue;
+        if (LONG)
+            put_floats<N>(part + c, sum[k]);
+        else
 #pragma unroll
             for (int i = 0; i < N; i++)
-                (LONG ? part : all + which * a.n)[c + i] = sum[k][i];
+                all[which * a.n + c + i] = sum[k][i];
     }
     if (LONG)
         return;

@@ -1,8 +1,10 @@
-"""tests/cuda/sass.py CUBIN LOG ... -- counts instructions in the machine code of our attention kernels: products (HMMA),
-loads of their operands (LDSM), local memory, narrow accesses of global memory. LOG: what ptxas -v said of the CUBIN.
+"""tests/cuda/sass.py KIND CUBIN LOG ... -- counts instructions in the machine code of our kernels. KIND attention: products
+(HMMA), loads of their operands (LDSM), local memory, narrow accesses of global memory. KIND memory: the kernels that
+move memory: none uses local memory, and those for rows at multiples of 16 bytes access 16 bytes, but for what `MEMORY`
+says. LOG: what ptxas -v said of the CUBIN.
 
 An instruction has 16 bytes; its low 12 bits are the opcode, for sm_80, 90 and 100 alike, bits 73 to 75 the width of an
-access. Exits with 1 when a count is not what the source makes: see `wanted`."""
+access. Exits with 1 when a count is not what the source makes: see `WANTED` and `MEMORY`."""
 import re
 import struct
 import sys
@@ -31,6 +33,23 @@ WANTED = {
     ("k_attention_keys", 128, 0): wanted(128, 2, 32, 1),
 }
 
+B = r"I13__nv_bfloat16"
+# start of a kernel's mangled name -> narrower accesses at most (None: it has a path by elements, too), 16-byte ones at
+# least. Narrow ones: statistics of a row, its position, token, label or index; sums of a column; scales; FP8 rows
+MEMORY = {
+    "k_act_fwd" + B + "Li8E": (0, 4), "k_act_bwd" + B + "Li8E": (0, 6), "k_rope" + B + "Li8E": (1, 20),
+    "k_norm_fwd" + B: (3, 4), "k_norm_bwd" + B: (4, 6), "k_norm_bwd_x" + B: (2, 24),
+    "k_colsum" + B + "Li8E": (18, 4), "k_add" + B + "Li8E": (0, 12), "k_copy" + B + "S0_Li8E": (0, 8),
+    "k_sum_parts" + B + "Li8E": (0, 7), "k_gather_rows" + B + "Li8E": (1, 2), "k_row_dots" + B + "Li8E": (1, 10),
+    "k_scale_rows" + B + "Li8E": (1, 2), "k_sum_rows" + B + "Li8E": (5, 4), "k_embed" + B + "Li8E": (6, 10),
+    "k_embed_sum" + B + "Li8E": (10, 8), "k_fp8_amax" + B: (0, 5), "k_fp8_cast" + B: (9, 2),
+    "k_xent" + B + "fLi8E": (None, 5), "k_xent" + B + "S0_Li8E": (None, 3), "k_xent_grad" + B + "fLi8E": (None, 5),
+    "k_xent_grad" + B + "S0_Li8E": (None, 3), "k_xent_stats" + B + "Li8E": (None, 2),
+    "k_updateI4Adam6Halves": (None, 14), "k_updateI4Adam5Whole" + B: (None, 14), "k_updateI3Sgd6Halves": (None, 6),
+    "k_updateI11SgdMomentum6Halves": (None, 10), "k_updateI4Lars6Halves": (None, 10),
+    "k_updateI13LambDirection6Halves": (None, 12), "k_updateI9LambApply6Halves": (None, 6),
+}
+
 
 def sections(path):
     """Yields name and bytes of each section of an ELF file of 64 bits."""
@@ -55,9 +74,47 @@ def counts(code):
     return got
 
 
+def attention(name, code, seen):
+    """Prints the counts of an attention kernel, and what is wrong with them. Returns whether something is."""
+    m = re.match(r"\.text\..*\d(k_attention_(?:fwd|bwd|keys))I.*?Li(\d+)ELb([01])E", name)
+    if not m:
+        return False
+    key = m[1], int(m[2]), int(m[3])
+    mma, ldsm, local, access, wide = counts(code)
+    print(f"  {m[1]} {m[2]} {'dropout' if key[2] else ''}: {mma} products, {ldsm} loads of operands, {local} "
+          f"accesses of local memory, {wide} of {access} global accesses of 16 bytes")
+    seen.add(key)
+    bad = bool(local)
+    if local:
+        print("    it uses local memory")
+    if access - wide > NARROW[m[1]]:
+        bad = print(f"    {access - wide} global accesses are narrower than 16 bytes") is None
+    if key in WANTED and (mma, ldsm) != WANTED[key]:
+        bad = print(f"    not {WANTED[key][0]} products and {WANTED[key][1]} loads") is None
+    return bad
+
+
+def memory(name, code, seen):
+    """The same for a kernel that moves memory."""
+    m = re.match(r"\.text\..*?\d(k_\w+)", name)
+    if not m:
+        return False
+    _, _, local, access, wide = counts(code)
+    bad = bool(local)
+    if local:
+        print(f"  {m[1]}: {local} accesses of local memory")
+    for key in (k for k in MEMORY if m[1].startswith(k)):
+        narrow, least = MEMORY[key]
+        seen.add(key)
+        if narrow is not None and access - wide > narrow or wide < least:
+            bad = print(f"  {m[1]}: {wide} of {access} global accesses of 16 bytes, wanted: {least} or more, "
+                        f"{'any' if narrow is None else narrow} narrower") is None
+    return bad
+
+
 def main(argv):
-    bad, seen = 0, set()
-    for cubin, log in zip(argv[1::2], argv[2::2]):
+    bad, seen, kind = 0, set(), {"attention": attention, "memory": memory}[argv[1]]
+    for cubin, log in zip(argv[2::2], argv[3::2]):
         said = open(log).read()
         stack = [int(x) for x in re.findall(r"(\d+) bytes stack frame", said)]
         registers = [int(x) for x in re.findall(r"Used (\d+) registers", said)]
@@ -65,21 +122,8 @@ def main(argv):
         if max(stack):
             bad, _ = 1, print("  a kernel spills")
         for name, code in sections(cubin):
-            m = re.match(r"\.text\..*\d(k_attention_(?:fwd|bwd|keys))I.*?Li(\d+)ELb([01])E", name)
-            if not m:
-                continue
-            key = m[1], int(m[2]), int(m[3])
-            mma, ldsm, local, access, wide = counts(code)
-            print(f"  {m[1]} {m[2]} {'dropout' if key[2] else ''}: {mma} products, {ldsm} loads of operands, {local} "
-                  f"accesses of local memory, {wide} of {access} global accesses of 16 bytes")
-            seen.add(key)
-            if local:
-                bad, _ = 1, print("    it uses local memory")
-            if access - wide > NARROW[m[1]]:
-                bad, _ = 1, print(f"    {access - wide} global accesses are narrower than 16 bytes")
-            if key in WANTED and (mma, ldsm) != WANTED[key]:
-                bad, _ = 1, print(f"    not {WANTED[key][0]} products and {WANTED[key][1]} loads")
-    if missing := set(WANTED) - seen:
+            bad |= kind(name, code, seen)
+    if missing := set(WANTED if kind is attention else MEMORY) - seen:
         bad, _ = 1, print("not found:", *sorted(missing))
     return bad
 

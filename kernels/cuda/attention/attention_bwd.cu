@@ -76,11 +76,12 @@ __global__ void __launch_bounds__(Bwd<D, DROP>::THREADS, Bwd<D, DROP>::BLOCKS)
         if (first >= end)
             continue;
         first = tile_start(run, first, COLS);
-        int of = tile->head / s.group * D;
-        const T *k = a.k.p + run.row * a.k.ld + of, *v = a.v.p + run.row * a.v.ld + of;
         auto load = [&](int stage, int c0) {
             SharedAt to = stages + stage * B::STAGE;
-            RunAt now = run_at(s.k, again(i), 0);
+            /* pointers are made for each tile: kept, they would take registers that the sums need */
+            RunAt now = run_at(s.k, again(i), tile->b);
+            int of = tile->head / s.group * D;
+            const T *k = a.k.p + now.row * a.k.ld + of, *v = a.v.p + now.row * a.v.ld + of;
             tile_load<D, COLS, B::THREADS, B::AHEAD>(to, k, a.k.ld, c0 - now.start, now.n);
             tile_load<D, COLS, B::THREADS, B::AHEAD>(to + B::TILE, v, a.v.ld, c0 - now.start, now.n);
             cp_async_commit();

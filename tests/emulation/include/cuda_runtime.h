@@ -173,6 +173,7 @@ static inline void __threadfence_block(void) {}
 
 /* ---- arithmetic ---- */
 template <class T> static inline T __ldg(const T *p) { return *p; }
+template <class T> static inline void __stwb(T *p, T x) { *p = x; }
 template <class T> static inline T __ldcs(const T *p) { return *p; }
 template <class T> static inline T __ldcg(const T *p) { return *p; }
 template <class T> static inline void __stcs(T *p, T v) { *p = v; }
