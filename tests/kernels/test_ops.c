@@ -1,45 +1,14 @@
-/* test_ops -- every row of the op table but matrix products and attention, against plain scalar code in
- * F64 written from the header's formulas. A case is a row of `cases`; each runs on every instruction
- * set, real and storage type, with 1 and 2 threads (bitwise equal), with rows wider apart than they are
- * long, outputs poisoned with NaN, and once more for each aliasing that device.h allows (bitwise equal).
+/* test_ops -- every row of the op table but matrix products, attention and optimizers, as cases.h runs it: a
+ * case is a row of `cases`.
  *
  *   test_ops [ISA]      only this instruction set */
-#include "ops.h"
-
-enum { MATS = 8 };
+#include "cases.h"
 
 /* ROWS: length of the cases' arrays; VOCAB: token ids are in [0, VOCAB). */
 enum { ROWS = 512, VOCAB = 50 };
 static int32_t token[ROWS], position[ROWS];
 static float mask[ROWS];
 static int64_t sample[] = {12345678901, 7, 8, 9, 10, 11, 12, 13};
-
-typedef struct {
-    int kind, groups, dim, inverse;
-    double p, jitter, lr, wd, momentum;
-    int nesterov, nomask;
-    int64_t v0, valid, seq, col0;
-} Arg;
-
-/* One tensor of a case. Small letters of `role` have the storage type, capitals the real type.
- *
- *   role     i, I input; o, O output; x, X input and output; Y like X, not negative; A added to; - absent
- *   spread   standard deviation of the input */
-typedef struct { char role; int64_t rows, cols; double spread; } Spec;
-
-typedef struct {
-    const char *name;
-    Spec spec[MATS];
-    void (*run)(Device *d, Mat *m, const Arg *a);
-    /* computes the outputs of the dense F64 tensors m in place; NULL: the F64 device is the reference,
-     * which test_grad checks by finite differences */
-    void (*naive)(Mat *m, const Arg *a);
-    int alias[4][2];           /* pairs of tensors, (output, input) + 1, that may share memory */
-    Arg a;
-    double loose;              /* factor on what the arithmetic may lose, relative to the largest element */
-} Case;
-
-#define AT(k, r, c) (((double *)m[k].p)[(r) * m[k].cols + (c)])
 
 /* ---- the ops in plain code ---- */
 
@@ -341,79 +310,6 @@ static void xent_naive(Mat *m, const Arg *a)
     }
 }
 
-static const Verdict verdict = {.multiplier = 0.7, .go = 1};
-static const double trust = 1.7;
-
-/* Tensors: 0 w, 1 g, 2 m, 3 v, 4 out, 5 direction. */
-static Update update_of(const Mat *m, const Arg *a)
-{
-    static Updated x;
-    x = (Updated){.n = m[0].cols, .w = m[0].p, .g = m[1].p, .m = m[2].p, .v = m[3].p, .dir = m[5].p,
-                  .out = m[4].p, .trust = &trust, .wd = a->wd};
-    return (Update){.list = &x, .count = 1, .out_type = m[4].type, .verdict = &verdict, .lr = a->lr,
-                    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-5, .bias1 = 1 - pow(0.9, 3),
-                    .bias2 = 1 - pow(0.95, 3), .momentum = a->momentum, .nesterov = a->nesterov};
-}
-static void adam_run(Device *d, Mat *m, const Arg *a) { Update u = update_of(m, a); d->adam(d, &u); }
-static void sgd_run(Device *d, Mat *m, const Arg *a) { Update u = update_of(m, a); d->sgd(d, &u); }
-static void lars_run(Device *d, Mat *m, const Arg *a) { Update u = update_of(m, a); d->lars(d, &u); }
-static void lamb_run(Device *d, Mat *m, const Arg *a)
-{
-    Update u = update_of(m, a);
-    d->lamb_direction(d, &u);
-    d->lamb_apply(d, &u);
-}
-static double adam_direction(Mat *m, const Update *u, int64_t i)
-{
-    double g = AT(1, 0, i) * u->verdict->multiplier;
-    AT(2, 0, i) = u->beta1 * AT(2, 0, i) + (1 - u->beta1) * g;
-    AT(3, 0, i) = u->beta2 * AT(3, 0, i) + (1 - u->beta2) * g * g;
-    return AT(2, 0, i) / u->bias1 / (sqrt(AT(3, 0, i) / u->bias2) + u->eps);
-}
-static void adam_naive(Mat *m, const Arg *a)
-{
-    Update u = update_of(m, a);
-    for (int64_t i = 0; i < u.list->n; i++) {
-        double dir = adam_direction(m, &u, i) + a->wd * AT(0, 0, i);
-        AT(0, 0, i) -= u.lr * dir;
-        if (m[4].p)
-            AT(4, 0, i) = AT(0, 0, i);
-    }
-}
-static void lamb_naive(Mat *m, const Arg *a)
-{
-    Update u = update_of(m, a);
-    for (int64_t i = 0; i < u.list->n; i++) {
-        AT(5, 0, i) = adam_direction(m, &u, i) + a->wd * AT(0, 0, i);
-        AT(0, 0, i) -= u.lr * trust * AT(5, 0, i);
-        AT(4, 0, i) = AT(0, 0, i);
-    }
-}
-static void sgd_naive(Mat *m, const Arg *a)
-{
-    Update u = update_of(m, a);
-    for (int64_t i = 0; i < u.list->n; i++) {
-        double g = u.verdict->multiplier * AT(1, 0, i) + a->wd * AT(0, 0, i), step = g;
-        if (m[2].p) {
-            AT(2, 0, i) = u.momentum * AT(2, 0, i) + g;
-            step = u.nesterov ? g + u.momentum * AT(2, 0, i) : AT(2, 0, i);
-        }
-        AT(0, 0, i) -= u.lr * step;
-        if (m[4].p)
-            AT(4, 0, i) = AT(0, 0, i);
-    }
-}
-static void lars_naive(Mat *m, const Arg *a)
-{
-    Update u = update_of(m, a);
-    for (int64_t i = 0; i < u.list->n; i++) {
-        double g = u.verdict->multiplier * AT(1, 0, i) + a->wd * AT(0, 0, i);
-        AT(2, 0, i) = u.momentum * AT(2, 0, i) + u.lr * trust * g;
-        AT(0, 0, i) -= AT(2, 0, i);
-        AT(4, 0, i) = AT(0, 0, i);
-    }
-}
-
 /* ---- the table ---- */
 
 #define LAYER(kind_, rows, cols, groups_, bias)                                                              \
@@ -430,7 +326,6 @@ static void lars_naive(Mat *m, const Arg *a)
      {.kind = kind_}, 1},                                                                                    \
     {"act_bwd", {{'o', rows, wide * cols, 0}, {'i', rows, cols, 1}, {'i', rows, wide * cols, 2}},            \
      act_bwd_run, NULL, {{1, 3}}, {.kind = kind_}, 1}
-#define MASTER(n) {'X', 1, n, 1}, {'I', 1, n, 1}
 
 static const Case cases[] = {
     {"copy", {{'o', 150, 257, 0}, {'I', 150, 257, 1}}, copy_run, copy_naive, {{0}}, {0}, 1},
@@ -642,213 +537,14 @@ static const Case cases[] = {
      {{2, 3}},
      {.valid = VOCAB - 10, .nomask = 1},
      2},
-    {"adam",
-     {MASTER(40001), {'X', 1, 40001, 1}, {'Y', 1, 40001, 1}, {'o', 1, 40001, 0}},
-     adam_run,
-     adam_naive,
-     {{0}},
-     {.lr = 0.1, .wd = 0.2},
-     2},
-    {"adam",
-     {MASTER(7), {'X', 1, 7, 1}, {'Y', 1, 7, 1}, {'-', 0, 0, 0}},
-     adam_run,
-     adam_naive,
-     {{0}},
-     {.lr = 0.1},
-     2},
-    {"lamb",
-     {MASTER(40001), {'X', 1, 40001, 1}, {'Y', 1, 40001, 1}, {'o', 1, 40001, 0}, {'O', 1, 40001, 0}},
-     lamb_run,
-     lamb_naive,
-     {{6, 2}},
-     {.lr = 0.1, .wd = 0.2},
-     2},
-    {"sgd",
-     {MASTER(40001), {'X', 1, 40001, 1}, {'-', 0, 0, 0}, {'o', 1, 40001, 0}},
-     sgd_run,
-     sgd_naive,
-     {{0}},
-     {.lr = 0.1, .wd = 0.2, .momentum = 0.9},
-     1},
-    {"sgd",
-     {MASTER(33), {'X', 1, 33, 1}, {'-', 0, 0, 0}, {'o', 1, 33, 0}},
-     sgd_run,
-     sgd_naive,
-     {{0}},
-     {.lr = 0.1, .wd = 0.2, .momentum = 0.9, .nesterov = 1},
-     1},
-    {"sgd",
-     {MASTER(33), {'-', 0, 0, 0}, {'-', 0, 0, 0}, {'-', 0, 0, 0}},
-     sgd_run,
-     sgd_naive,
-     {{0}},
-     {.lr = 0.1},
-     1},
-    {"lars",
-     {MASTER(40001), {'X', 1, 40001, 1}, {'-', 0, 0, 0}, {'o', 1, 40001, 0}},
-     lars_run,
-     lars_naive,
-     {{0}},
-     {.lr = 0.1, .wd = 0.2, .momentum = 0.9},
-     1},
 };
-
-/* ---- running a case ---- */
-
-/* Tensors of one run. Columns between the rows of a tensor hold NaN and must stay untouched. */
-typedef struct { Mat m[MATS]; size_t bytes[MATS]; } Set;
-
-static int is_input(char role) { return strchr("iIxXYA", role) != NULL; }
-static int is_output(char role) { return strchr("oOxXYA", role) != NULL; }
-
-static double start(const Case *c, int k, int64_t i, Dtype t)
-{
-    double x = normal((uint64_t)(k + 1), i) * c->spec[k].spread;
-    return rounded(c->spec[k].role == 'Y' ? fabs(x) : x, t);
-}
-
-static void set_open(Set *s, const Case *c, Dtype real, Dtype storage, int64_t gap)
-{
-    *s = (Set){0};
-    for (int k = 0; k < MATS; k++) {
-        const Spec *p = &c->spec[k];
-        if (!p->role || p->role == '-')
-            continue;
-        Dtype t = p->role >= 'a' ? storage : real;
-        s->bytes[k] = (size_t)(p->rows * (p->cols + gap)) * dtype_size(t);
-        s->m[k] = (Mat){xcalloc(1, s->bytes[k]), p->rows, p->cols, p->cols + gap, t};
-        memset(s->m[k].p, 0xff, s->bytes[k]);                    /* NaN in every type */
-        for (int64_t r = 0; r < p->rows && is_input(p->role); r++)
-            for (int64_t i = 0; i < p->cols; i++)
-                put(s->m[k].p, r * s->m[k].ld + i, t, start(c, k, r * p->cols + i, t));
-    }
-}
-
-static void set_close(Set *s)
-{
-    for (int k = 0; k < MATS; k++)
-        free(s->m[k].p);
-}
-
-/* Limit of an element's difference: the error of the arithmetic, relative to the tensor's largest
- * element, plus half a unit of the last place of the storage type t. */
-static double tolerance(Dtype t, Dtype real, double x, double largest)
-{
-    double half = t == BF16 ? 0x1p-8 * fabs(x) : t == F16 ? fmax(0x1p-11 * fabs(x), 0x1p-25) : 0;
-    return half + (real == F64 ? 1e-13 : 2e-6) * largest;
-}
-
-static void compare(const Case *c, const Set *s, const Set *ref, Dtype real, const char *what)
-{
-    for (int k = 0; k < MATS; k++) {
-        const Mat m = s->m[k];
-        if (!m.p || !is_output(c->spec[k].role))
-            continue;
-        double worst = 0, largest = 0;
-        int wild = 0, stray = 0;
-        for (int64_t i = 0; i < m.rows * m.cols; i++) {
-            double z = get(ref->m[k].p, i, F64);
-            largest = isfinite(z) ? fmax(largest, fabs(z)) : largest;
-        }
-        for (int64_t r = 0; r < m.rows; r++) {
-            for (int64_t i = 0; i < m.cols; i++) {
-                double y = get(m.p, r * m.ld + i, m.type), z = get(ref->m[k].p, r * m.cols + i, F64);
-                wild += isfinite(z) ? !isfinite(y) : y != z;
-                if (isfinite(y) && isfinite(z) && y != z)
-                    worst = fmax(worst, fabs(y - z) / tolerance(m.type, real, z, largest * c->loose));
-            }
-            for (int64_t i = m.cols; i < m.ld; i++)
-                stray += !isnan(get(m.p, r * m.ld + i, m.type));
-        }
-        CHECK(worst <= 1 && !wild && !stray, "%s case %d %s tensor %d %s: %.3g times the tolerance (largest "
-              "%g), %d not finite, %d beyond the row", c->name, (int)(c - cases), what, k, dtype_name(m.type),
-              worst, largest, wild, stray);
-    }
-}
-
-static void same(const Case *c, const Set *a, const Set *b, int skip, const char *what)
-{
-    for (int k = 0; k < MATS; k++)
-        if (a->m[k].p && is_output(c->spec[k].role) && k != skip)
-            CHECK(!memcmp(a->m[k].p, b->m[k].p, a->bytes[k]), "%s case %d tensor %d: %s changes bits",
-                  c->name, (int)(c - cases), k, what);
-}
-
-/* Runs the case once more for each pair that may share memory: the output lies in the input's memory,
- * and no bit changes. Both have one type, but for xent: there each output row starts where an input row
- * starts. */
-static void aliased(const Case *c, Device *d, const Set *plain, Dtype real, Dtype storage, int64_t gap)
-{
-    for (int i = 0; i < 4 && c->alias[i][0]; i++) {
-        int o = c->alias[i][0] - 1, in = c->alias[i][1] - 1;
-        Set s;
-        set_open(&s, c, real, storage, gap);
-        Mat own = s.m[o], input = s.m[in];
-        size_t so = dtype_size(own.type), si = dtype_size(input.type);
-        if (input.p && (own.type == input.type || !strcmp(c->name, "xent"))) {
-            s.m[o].p = input.p;
-            s.m[o].ld = input.ld * (int64_t)(si / so);
-            c->run(d, s.m, &c->a);
-            int differ = 0;
-            for (int64_t r = 0; r < own.rows; r++)
-                differ += memcmp(mat_at(s.m[o], r, 0), mat_at(plain->m[o], r, 0), (size_t)own.cols * so) != 0;
-            CHECK(!differ, "%s case %d: %d rows differ when tensor %d lies on %d", c->name, (int)(c - cases),
-                  differ, o, in);
-            s.m[o] = own;
-            same(c, &s, plain, o, "aliasing");
-        }
-        set_close(&s);
-    }
-}
-
-static void run_case(const Case *c, Device *one, Device *two, const Device *oracle, Dtype storage)
-{
-    Set ref, a, b;
-    Dtype real = one->real;
-    char what[64];
-    snprintf(what, sizeof what, "%s %s", one->isa, dtype_name(storage));
-    /* the reference gets the inputs as they are rounded to the storage type */
-    set_open(&ref, c, F64, F64, 0);
-    set_open(&a, c, real, storage, 5);
-    set_open(&b, c, real, storage, 5);
-    for (int k = 0; k < MATS; k++)
-        for (int64_t i = 0; ref.m[k].p && is_input(c->spec[k].role) && i < ref.m[k].rows * ref.m[k].cols; i++)
-            put(ref.m[k].p, i, F64, start(c, k, i, a.m[k].type));
-    if (c->naive)
-        c->naive(ref.m, &c->a);
-    else
-        c->run((Device *)oracle, ref.m, &c->a);
-    c->run(one, a.m, &c->a);
-    c->run(two, b.m, &c->a);
-    compare(c, &a, &ref, real, what);
-    same(c, &a, &b, -1, "a second thread");
-    aliased(c, two, &a, real, storage, 5);
-    set_close(&ref);
-    set_close(&a);
-    set_close(&b);
-}
 
 int main(int argc, char **argv)
 {
-    Device oracle;
-    cpu_open(&oracle, F64, "generic", 1);
     for (int i = 0; i < ROWS; i++) {
         token[i] = (int32_t)(philox(1, (uint64_t)i, 0).v[0] % VOCAB);
         position[i] = (int32_t)(philox(2, (uint64_t)i, 0).v[0] % 64);
         mask[i] = i % 5 == 2 ? 0 : i % 5 == 3 ? 0.5f : 1;
     }
-    for (int i = 0; i < ISAS; i++)
-        for (Dtype real = test_few() ? F32 : F64; real <= F32 && isa_wanted(i, argc, argv); real++) {
-            Device one, two;
-            Dtype last = real == F64 ? F64 : test_few() ? BF16 : F16;
-            cpu_open(&one, real, isa_names[i], 1);
-            cpu_open(&two, real, isa_names[i], 2);
-            for (Dtype storage = real; storage <= last; storage++)
-                for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
-                    run_case(&cases[c], &one, &two, &oracle, storage);
-            cpu_close(&one);
-            cpu_close(&two);
-        }
-    cpu_close(&oracle);
-    return test_end();
+    return run_cases(cases, sizeof cases / sizeof *cases, argc, argv);
 }
