@@ -1,7 +1,7 @@
 /* cases.h -- runs an op of the table beside plain scalar code in F64 written from the header's formulas. A
- * case runs on every instruction set, real and storage type, with 1 and 2 threads (bitwise equal), with rows wider
- * apart than they are long, outputs poisoned with NaN, and once more for each aliasing that device.h allows
- * (bitwise equal). */
+ * case runs on every instruction set, real and storage type, with 1 and 2 threads (bitwise equal), with rows
+ * wider apart than they are long, outputs poisoned with NaN, and once more for each aliasing that device.h
+ * allows (bitwise equal). */
 #pragma once
 #include "ops.h"
 
