@@ -133,6 +133,21 @@ static void arrays(Device *d, OpKind op, const int64_t *n, size_t step, int64_t 
         add(d, all);
 }
 
+/* Adds sums of squares: entry by entry, because a master with a remainder has four bytes whatever the type of
+ * the others is. */
+static void squares(Device *d, const Squares *list, int64_t count, Dtype type)
+{
+    double bytes = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double each = (double)(list[i].rest ? sizeof(float) : dtype_size(type)) * (double)list[i].n;
+        if (sink_of(d)->apart)
+            add(d, (Cost){.op = OPKIND_squares, .rate = 1, .bytes = each});
+        bytes += each;
+    }
+    if (count && !sink_of(d)->apart)
+        add(d, (Cost){.op = OPKIND_squares, .rate = 1, .bytes = bytes});
+}
+
 /* Adds an optimizer update: it reads the gradient, reads and writes the master and `states` moments
  * (over the bus where these are in mapped memory), and writes the storage copy. A master in two halves is
  * read and written as storage copy and remainder. */
@@ -140,9 +155,10 @@ static void update(Device *d, OpKind op, const Update *u, int states)
 {
     int halves = u->out_type == BF16;
     size_t real = dtype_size(d->real), master = halves ? sizeof(int16_t) : real,
+           gradient = u->bf16_g ? sizeof(uint16_t) : real,
            copy = u->out_type == d->real ? 0 : (size_t)(halves ? 2 : 1) * dtype_size(u->out_type);
     arrays(d, op, &u->list->n, sizeof *u->list, u->count,
-           (double)((size_t)(1 + 2 * states) * real + 2 * master + copy),
+           (double)(gradient + (size_t)(2 * states) * real + 2 * master + copy),
            u->mapped ? (double)(master + (size_t)states * real) : 0);
 }
 
@@ -198,7 +214,8 @@ OPS(X)
                                                     bytes_of(plse))
 #define COST_attention_bwd attention_bwd(d, dq, dk, dv, dout, o, q, k, v, s)
 #define COST_embed_fwd MOVES(embed_fwd, 3 * bytes_of(y))
-#define COST_embed_bwd MOVES(embed_bwd, bytes_of(dy) + 8 * elements(dy))
+#define COST_embed_bwd                                                                                       \
+    MOVES(embed_bwd, bytes_of(dy) + elements(dy) * (double)(2 * dtype_size((dwte.rows ? dwte : dwpe).type)))
 #define COST_dropout_fwd MOVES(dropout_fwd, bytes_of(y) + bytes_of(x) + bytes_of(res) + mask_bytes(d, x, s))
 #define COST_dropout_bwd MOVES(dropout_bwd, bytes_of(dx) + bytes_of(dy) + mask_bytes(d, dy, s))
 #define COST_gather_rows MOVES(gather_rows, 2 * bytes_of(y))
@@ -231,7 +248,7 @@ enum { PASSES_FORWARD = 38, PASSES_BACKWARD = 14 };
     else                                                                                                     \
         MOVES(xent, bytes_of(dlogits) + bytes_of(logits) + LOSSES)
 #define COST_sum MOVES(sum, bytes_of(x))
-#define COST_squares arrays(d, OPKIND_squares, &list->n, sizeof *list, count, (double)dtype_size(type), 0)
+#define COST_squares squares(d, list, count, type)
 #define COST_hash arrays(d, OPKIND_hash, &list->bytes, sizeof *list, count, 1, 0)
 #define COST_carry MOVES(carry, 2.0 * (double)n * sizeof *s)
 #define COST_verdict MOVES(verdict, sizeof *v + sizeof *squares)

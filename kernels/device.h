@@ -6,10 +6,12 @@
  *
  * OPS(X) is the table of ops: X(name, (parameters), (their names)), where `other.name names` passes a
  * call on. Every device has every op; the CPU's code is the definition. An op's bits do not depend on
- * the number of threads. Ops own no memory and allocate none; shapes that disagree are a BUG. Two types
+ * the number of threads. Ops own no memory and allocate none; shapes that disagree are a BUG. Three types
  * have names:
- *   real     F64 on a device opened for F64, else F32: sums, statistics, gradients, optimizer state
- *   storage  type of activations and weights: F64, F32, BF16 or F16
+ *   real      F64 on a device opened for F64, else F32: sums, statistics, optimizer state
+ *   storage   type of activations and weights: F64, F32, BF16 or F16
+ *   gradient  type of a weight's gradient: real; or BF16 where storage is BF16: then what an op adds is
+ *             summed in F32, added in F32, and the result rounded once
  * A Mat whose p is NULL is absent, where the contract allows it. An output may alias an input only where
  * the contract says `may be`. A contract has a line an argument: name, in or out, shape, type or unit.
  *
@@ -179,13 +181,13 @@ typedef struct {
     int64_t seen;              /* bool: the host knows the verdict on the step before */
 } Limits;
 
-/* n consecutive elements that an optimizer updates. Arrays are real, [n], in device memory. */
+/* n consecutive elements that an optimizer updates. Arrays are real, [n], in device memory, but for g. */
 typedef struct {
     int64_t n;
     void *w;                   /* in/out: master weights; NULL: they are in `out` and `rest` */
     int16_t *rest;             /* in/out: remainders of F32 masters whose weights are `out` (half.h): out_type
                                 * is BF16 then, and out is read and written; NULL: masters are in w */
-    const void *g;             /* in: gradient, which the op multiplies by verdict->multiplier */
+    const void *g;             /* in: gradient, real or BF16; the op multiplies it by verdict->multiplier */
     void *m, *v;               /* in/out: first and second moments; NULL where the optimizer has none */
     void *dir;                 /* out of lamb_direction, in of lamb_apply: LAMB's direction; may be g */
     void *out;                 /* out: storage copy of w; NULL when the model reads w itself */
@@ -198,6 +200,7 @@ typedef struct {
     const Updated *list;       /* [count] */
     int64_t count;
     Dtype out_type;            /* type of every Updated.out */
+    int bf16_g;                /* bool: every Updated.g is BF16, as out_type; else real. Not with LAMB */
     int mapped;                /* bool: w or rest, m and v lie in mapped memory */
     const Verdict *verdict;    /* device memory; with go 0 the op writes nothing */
     double lr, beta1, beta2, eps;
@@ -260,8 +263,9 @@ typedef struct {
     X(normals, (Device *d, Mat y, Mat rest, double mean, double std, uint64_t key, int64_t first,            \
                 int64_t step), (d, y, rest, mean, std, key, first, step))                                    \
     /* y = a + b.                                                                                            \
-     *   y     out  [n, m]  storage; may be a or b                                                           \
-     *   a, b  in   [n, m]  y's type */                                                                      \
+     *   y  out  [n, m]  storage; may be a or b                                                              \
+     *   a  in   [n, m]  y's type                                                                            \
+     *   b  in   [n, m]  y's type, or BF16 where that is F32 */                                              \
     X(add, (Device *d, Mat y, Mat a, Mat b), (d, y, a, b))                                                   \
     /* y = the k parts added up in order, rounded once.                                                      \
      *   y      out  [n, m]    storage                                                                       \
@@ -282,7 +286,7 @@ typedef struct {
      *   bias  in   [1, out]   storage; absent: none */                                                      \
     X(linear, (Device *d, Mat y, Mat x, Mat w, Mat bias), (d, y, x, w, bias))                                \
     /* db += column sums of dy. The order of the rows follows from the shape alone.                          \
-     *   db  in/out  [1, out]  real                                                                          \
+     *   db  in/out  [1, out]  gradient                                                                      \
      *   dy  in      [T, out]  storage */                                                                    \
     X(bias_bwd, (Device *d, Mat db, Mat dy), (d, db, dy))                                                    \
     /* linear of all of h, then act_fwd: h = x w^T + bias, a = act(h).                                       \
@@ -304,8 +308,8 @@ typedef struct {
     X(linear_act_bwd_x, (Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActKind kind),                     \
       (d, dh, da, dy, w, h, kind))                                                                           \
     /* dw = or += dy^T x, and db += column sums of dy.                                                       \
-     *   dw   in/out  [out, in]  real                                                                        \
-     *   db   in/out  [1, out]   real; absent: none                                                          \
+     *   dw   in/out  [out, in]  gradient                                                                    \
+     *   db   in/out  [1, out]   dw's type; absent: none                                                     \
      *   dy   in      [T, out]   storage                                                                     \
      *   x    in      [T, in]    storage                                                                     \
      *   acc  in                 bool: dw += instead of = */                                                 \
@@ -366,8 +370,8 @@ typedef struct {
       (d, y, ln, stats, x, res, s, gain, bias, eps, kind))                                                   \
     /* The gradient of norm_fwd: dgain and dbias are added to, dx = dres + that of x.                        \
      *   dx      out     [T, H]         storage; may be dres or dy                                           \
-     *   dgain   in/out  [1, H/groups]  real                                                                 \
-     *   dbias   in/out  [1, H/groups]  real; absent for RMSNorm                                             \
+     *   dgain   in/out  [1, H/groups]  gradient                                                             \
+     *   dbias   in/out  [1, H/groups]  gradient; absent for RMSNorm                                         \
      *   dres    in      [T, H]         storage; absent: 0                                                   \
      *   dy      in      [T, H]         storage                                                              \
      *   x       in      [T, H]         storage: norm_fwd's input                                            \
@@ -438,10 +442,11 @@ typedef struct {
      *   wpe       in   [P, H]     storage; absent: none */                                                  \
     X(embed_fwd, (Device *d, Mat y, const int32_t *token, const int32_t *position, Mat wte, int64_t v0,      \
                   Mat wpe), (d, y, token, position, wte, v0, wpe))                                           \
-    /* Adds each row of dy to its rows of dwte and dwpe, tokens in order.                                    \
-     *   dwte      in/out  [rows, H]  real; absent: none                                                     \
+    /* Adds each row of dy to its rows of dwte and dwpe, tokens in order. BF16 gradients are rounded once,   \
+     * on the CPU once for each 1024 tokens.                                                                 \
+     *   dwte      in/out  [rows, H]  gradient; absent: none                                                 \
      *   v0        in                 token id of the first row of dwte                                      \
-     *   dwpe      in/out  [P, H]     real; absent: none                                                     \
+     *   dwpe      in/out  [P, H]     gradient; absent: none                                                 \
      *   dy        in      [T, H]     storage                                                                \
      *   token     in      [T]        token ids                                                              \
      *   position  in      [T]        rows of dwpe */                                                        \

@@ -7,6 +7,9 @@ const DataGroups *data_groups(const Data *d, int bucket) { return &d->groups[d->
 
 static Comm *shard_of(const Data *d, int bucket) { return data_groups(d, bucket)->shard; }
 static int grads_sharded(const Data *d) { return d->stage >= SHARD_GRADS; }
+/* Whether messages carry gradients in another type than that of their sums. */
+static int narrowed(const Data *d) { return d->kept != d->sent; }
+Dtype data_written(const Data *d) { return grads_sharded(d) ? d->sent : d->kept; }
 
 static int64_t shard_length(const Data *d, int bucket)
 {
@@ -15,6 +18,14 @@ static int64_t shard_length(const Data *d, int bucket)
 
 /* Whether this rank's shard is the bucket. */
 static int is_whole(const Data *d, int bucket) { return shard_length(d, bucket) == d->bucket[bucket].n; }
+
+/* What the windows of weights and of gradients hold. */
+typedef enum { WEIGHTS, GRADIENTS } WindowOf;
+/* Whether the bucket has a place in a window. */
+static int placed(const Data *d, WindowOf of, int bucket)
+{
+    return !is_whole(d, bucket) || (of == GRADIENTS && narrowed(d));
+}
 
 void data_own(const Data *d, int bucket, int64_t *from, int64_t *to)
 {
@@ -54,10 +65,12 @@ void data_open(Data *d, Sharding stage, Grid *grid, Dtype type, Dtype real, Buck
     Comm *experts = grid->expert;
     /* one rank: its shard is everything */
     *d = (Data){.stage = grid->shard.size > 1 || experts[EXPERT_SHARD].size > 1 ? stage : SHARD_NONE,
-                .type = type, .real = real,
+                .type = type, .real = real, .kept = real, .sent = real,
                 .groups = {{&grid->data, &grid->shard, &grid->copies},
                            {experts + EXPERT_DATA, experts + EXPERT_SHARD, experts + EXPERT_COPIES}},
-                .embedding = &grid->embedding, .bucket = bucket, .buckets = buckets, .tied = tied};
+                .embedding = &grid->embedding,
+                .copied = grid->copies.size > 1 || experts[EXPERT_COPIES].size > 1,
+                .bucket = bucket, .buckets = buckets, .tied = tied};
     for (int b = 0; b < buckets; b++) {
         BUG_ON(bucket[b].at != d->elems || bucket[b].n % ((int64_t)shard_of(d, b)->size * SUMSQ_BLOCK));
         bucket[b].own = d->own;
@@ -70,6 +83,13 @@ void data_open(Data *d, Sharding stage, Grid *grid, Dtype type, Dtype real, Buck
         d->out[w].list = xcalloc((size_t)buckets + 1, sizeof *d->out[w].list);
     }
     d->token = xcalloc((size_t)buckets * BUCKET_SUMS, sizeof *d->token);
+}
+
+void data_gradients(Data *d, Dtype kept, Dtype sent)
+{
+    BUG_ON((kept != d->real && kept != BF16) || (sent != kept && sent != BF16) || d->units);
+    d->kept = kept;
+    d->sent = sent;
 }
 
 /* ---- updates beside the ops ---- */
@@ -158,12 +178,33 @@ static int next_bucket(const Data *d, int unit, GradPhase phase, int b)
 }
 
 /* next_bucket among those that have a place in a window. */
-static int next_window(const Data *d, int unit, GradPhase phase, int b)
+static int next_window(const Data *d, WindowOf of, int unit, GradPhase phase, int b)
 {
     do
         b = next_bucket(d, unit, phase, b);
-    while (b >= 0 && is_whole(d, b));
+    while (b >= 0 && !placed(d, of, b));
     return b;
+}
+
+/* The elements of a unit that have a place in a window. */
+static int64_t unit_elements(const Data *d, WindowOf of, int unit, GradPhase phase)
+{
+    int64_t n = 0;
+    for (int b = next_window(d, of, unit, phase, -1); b >= 0; b = next_window(d, of, unit, phase, b))
+        n += d->bucket[b].n;
+    return n;
+}
+
+/* The elements of the two largest units together. */
+static int64_t two_units(const Data *d, WindowOf of)
+{
+    int64_t most = 0, next = 0;
+    for (int u = 0; u < d->units; u++) {
+        int64_t n = unit_elements(d, of, u, PHASE_ALL);
+        next = n > most ? most : n > next ? n : next;
+        most = n > most ? n : most;
+    }
+    return most + next;
 }
 
 void data_units(Data *d, Unit *unit, int units)
@@ -171,15 +212,8 @@ void data_units(Data *d, Unit *unit, int units)
     free(d->unit);
     d->unit = unit;
     d->units = units;
-    int64_t most = 0, next = 0;
-    for (int u = 0; u < units; u++) {
-        int64_t n = 0;
-        for (int b = next_window(d, u, PHASE_ALL, -1); b >= 0; b = next_window(d, u, PHASE_ALL, b))
-            n += d->bucket[b].n;
-        next = n > most ? most : n > next ? n : next;
-        most = n > most ? n : most;
-    }
-    d->window = most + next;
+    d->window[WEIGHTS] = two_units(d, WEIGHTS);
+    d->window[GRADIENTS] = two_units(d, GRADIENTS);
 }
 
 void data_offload(Data *d, double share, Arena *mapped)
@@ -223,11 +257,11 @@ static Flat take_state(const Data *d, Arena *run, Dtype type)
     return take_parts(d, run, type, d->stage >= SHARD_OPTIM, d->resident);
 }
 
-/* Takes both windows from one block of d->window elements: the first grows from its start, the second from
- * its end, so any two units fit. */
-static void take_windows(const Data *d, UnitWindow w[2], Arena *run, Dtype type, int wanted)
+/* Takes both windows from one block: the first grows from its start, the second from its end, so any two
+ * units fit. */
+static void take_windows(const Data *d, WindowOf of, UnitWindow w[2], Arena *run, Dtype type, int wanted)
 {
-    size_t bytes = (size_t)d->window * dtype_size(type);
+    size_t bytes = (size_t)d->window[of] * dtype_size(type);
     char *room = wanted ? arena_take(run, bytes) : NULL;
     for (int i = 0; i < 2; i++) {
         w[i].base = room && i ? room + bytes : room;
@@ -242,14 +276,6 @@ static char *window_start(const UnitWindow w[2], int k, size_t bytes)
     return w[k].base ? w[k].base - (k ? bytes : 0) : NULL;
 }
 
-static size_t unit_bytes(const Data *d, int unit, GradPhase phase, Dtype type)
-{
-    int64_t n = 0;
-    for (int b = next_window(d, unit, phase, -1); b >= 0; b = next_window(d, unit, phase, b))
-        n += d->bucket[b].n;
-    return (size_t)n * dtype_size(type);
-}
-
 void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments)
 {
     size_t start = run->used;
@@ -258,10 +284,10 @@ void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments)
     d->moments = moments;
     d->turn = d->open = 0;
     d->weight = d->master = take(d, run, d->type, d->stage == SHARD_PARAMS);
-    take_windows(d, d->in, run, d->type, d->stage == SHARD_PARAMS);
+    take_windows(d, WEIGHTS, d->in, run, d->type, d->stage == SHARD_PARAMS);
     d->bytes[0] = (int64_t)(run->used - start), start = run->used;
-    d->grad = gradients ? take(d, run, d->real, grads_sharded(d)) : (Flat){.type = d->real};
-    take_windows(d, d->out, run, d->real, gradients && grads_sharded(d));
+    d->grad = gradients ? take(d, run, d->kept, grads_sharded(d)) : (Flat){.type = d->kept};
+    take_windows(d, GRADIENTS, d->out, run, d->sent, gradients && (grads_sharded(d) || narrowed(d)));
     d->bytes[1] = (int64_t)(run->used - start), start = run->used;
     d->halves = gradients && d->type == BF16;
     if (gradients && d->type != d->real)
@@ -274,7 +300,7 @@ void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments)
         b->gather = NO_GATHER;
         b->reduced = 0;
         b->weight = d->weight.sharded && !is_whole(d, i) ? NULL : data_at(d, &d->weight, i, b->at);
-        b->grad = d->grad.sharded && !is_whole(d, i) ? NULL : data_at(d, &d->grad, i, b->at);
+        b->grad = d->grad.sharded && placed(d, GRADIENTS, i) ? NULL : data_at(d, &d->grad, i, b->at);
     }
 }
 
@@ -307,7 +333,7 @@ void data_clear(const Data *d, int product)
 {
     GradProduct *p = &d->product[product];
     const Bucket *b = &d->bucket[p->bucket];
-    size_t size = dtype_size(d->real);
+    size_t size = dtype_size(data_written(d));
     if (!p->there)
         d->dev->zero(d->dev, b->grad ? b->grad + (size_t)(p->at - b->at) * size : NULL, (size_t)p->n * size);
     p->there = 1;
@@ -342,7 +368,7 @@ static void clear_range(Clearing *c, size_t at, size_t n)
 static void clear_bucket(Data *d, Clearing *c, int bucket, size_t at)
 {
     const Bucket *b = &d->bucket[bucket];
-    size_t size = dtype_size(d->real);
+    size_t size = dtype_size(data_written(d));
     int64_t from = b->at;
     for (int i = first_product(d, bucket); i < d->products && d->product[i].bucket == bucket; i++) {
         GradProduct *p = &d->product[i];
@@ -357,11 +383,11 @@ static void clear_bucket(Data *d, Clearing *c, int bucket, size_t at)
 static void clear_buckets(Data *d, int first, int end)
 {
     Clearing c = {.dev = d->dev, .base = d->grad.p};
-    size_t size = dtype_size(d->real);
+    size_t size = dtype_size(d->kept);
     for (int b = first; b < end; b++)
         if (!grads_sharded(d))
             clear_bucket(d, &c, b, (size_t)d->bucket[b].at * size);
-        else if (is_whole(d, b))
+        else if (!placed(d, GRADIENTS, b))
             clear_bucket(d, &c, b, (size_t)d->bucket[b].own * size);
         else
             clear_range(&c, (size_t)d->bucket[b].own * size, (size_t)shard_length(d, b) * size);
@@ -382,71 +408,95 @@ void data_begin(Data *d)
     d->open = 1;
 }
 
+/* `n` elements as the whole rows of a matrix: they are a multiple of SUMSQ_BLOCK. */
+static Mat as_rows(void *p, int64_t n, Dtype type) { return mat(p, n / SUMSQ_BLOCK, SUMSQ_BLOCK, type); }
+
 /* Waits for the reductions of a window. Sharded gradients: adds this rank's shards of the microbatch to the
- * sum over microbatches. */
+ * sum over microbatches. Whole ones that are narrowed: what this rank updates is widened. */
 static void finish(Data *d, UnitWindow *w)
 {
-    size_t size = dtype_size(d->real);
+    size_t size = dtype_size(d->sent);
     for (int i = 0; i < w->n; i++) {
         Transfer *t = &w->list[i];
         int64_t from, to;
         Comm *c = d->stage == SHARD_NONE ? data_groups(d, t->bucket)->data : shard_of(d, t->bucket);
         c->wait(c, t->token);
-        if (!grads_sharded(d))
+        if (!grads_sharded(d) && !narrowed(d))
             continue;
-        data_own(d, t->bucket, &from, &to);
-        Mat sum = mat(data_at(d, &d->grad, t->bucket, from), (to - from) / SUMSQ_BLOCK, SUMSQ_BLOCK, d->real);
+        data_updated(d, t->bucket, &from, &to);
+        Mat sum = as_rows(data_at(d, &d->grad, t->bucket, from), to - from, d->kept);
         size_t mine = (size_t)(from - d->bucket[t->bucket].at) * size;
-        d->dev->add(d->dev, sum, sum, mat(t->at ? t->at + mine : NULL, sum.rows, sum.cols, d->real));
+        Mat part = as_rows(t->at ? t->at + mine : NULL, to - from, d->sent);
+        if (grads_sharded(d))
+            d->dev->add(d->dev, sum, sum, part);
+        else
+            d->dev->copy(d->dev, sum, part);
     }
     w->n = 0;
     w->unit = -1;
 }
 
-void data_enter(Data *d, int unit, GradPhase phase)
+/* Gives the window whose turn it is to a unit's gradients of this phase; returns its lowest address. */
+static char *enter_window(Data *d, int unit, GradPhase phase)
 {
     UnitWindow *w = &d->out[d->turn];
-    wait_cleared(d);
-    if (!grads_sharded(d))
-        return;
     finish(d, w);
     if (d->out[!d->turn].unit == unit)     /* the two windows have room for different units only */
         finish(d, &d->out[!d->turn]);
-    size_t bytes = unit_bytes(d, unit, phase, d->real);
-    Clearing c = {.dev = d->dev, .base = window_start(d->out, d->turn, bytes)};
-    size_t at = 0;
     w->unit = unit;
-    for (int b = next_window(d, unit, phase, -1); b >= 0; b = next_window(d, unit, phase, b)) {
+    size_t bytes = (size_t)unit_elements(d, GRADIENTS, unit, phase) * dtype_size(d->sent);
+    return window_start(d->out, d->turn, bytes);
+}
+
+void data_enter(Data *d, int unit, GradPhase phase)
+{
+    size_t at = 0;
+    wait_cleared(d);
+    if (!grads_sharded(d))
+        return;
+    Clearing c = {.dev = d->dev, .base = enter_window(d, unit, phase)};
+    for (int b = next_window(d, GRADIENTS, unit, phase, -1); b >= 0;
+         b = next_window(d, GRADIENTS, unit, phase, b)) {
         d->bucket[b].grad = c.base ? c.base + at : NULL;
         clear_bucket(d, &c, b, at);
-        at += (size_t)d->bucket[b].n * dtype_size(d->real);
+        at += (size_t)d->bucket[b].n * dtype_size(d->sent);
     }
     clear_end(&c);
 }
 
-void data_reduce(Data *d, int unit, GradPhase phase)
+/* Starts the reduction of bucket b, whose gradients lie at `at` as they are sent. */
+static void start_reduction(Data *d, int b, char *at)
 {
     UnitWindow *w = &d->out[d->turn];
-    int sharded = grads_sharded(d);
+    Comm *data = data_groups(d, b)->data, *shard = shard_of(d, b);
+    int64_t n = shard_length(d, b);
+    char *mine = at ? at + (size_t)(shard->rank * n) * dtype_size(d->sent) : NULL;
+    BUG_ON(w->n == d->buckets + 1);
+    Token t = d->stage == SHARD_NONE ? data->all_reduce(data, at, d->bucket[b].n, d->sent, OP_SUM)
+                                     : shard->reduce_scatter(shard, mine, at, n, d->sent, OP_SUM);
+    w->list[w->n++] = (Transfer){b, at, t};
+}
+
+void data_reduce(Data *d, int unit, GradPhase phase)
+{
+    int sharded = grads_sharded(d), narrow = narrowed(d) && !sharded;
     BUG_ON(!d->open /* data_begin comes first */);
+    char *at = narrow ? enter_window(d, unit, phase) : NULL;
     for (int b = next_bucket(d, unit, phase, -1); b >= 0; b = next_bucket(d, unit, phase, b)) {
         Bucket *k = &d->bucket[b];
-        int64_t n = shard_length(d, b);
         /* a whole gradient that two units add to is final with the unit that owns its bucket */
-        if (sharded ? is_whole(d, b) : b == d->unit[unit].also)
+        if (sharded ? !placed(d, GRADIENTS, b) : b == d->unit[unit].also)
             continue;
-        BUG_ON(w->n == d->buckets + 1);
         clear_rest(d, b);
-        Comm *data = data_groups(d, b)->data, *shard = shard_of(d, b);
-        char *mine = k->grad ? k->grad + (size_t)(shard->rank * n) * dtype_size(d->real) : NULL;
-        Token t = d->stage == SHARD_NONE ? data->all_reduce(data, k->grad, k->n, d->real, OP_SUM)
-                                         : shard->reduce_scatter(shard, mine, k->grad, n, d->real, OP_SUM);
-        w->list[w->n++] = (Transfer){b, k->grad, t};
+        if (narrow)
+            d->dev->copy(d->dev, as_rows(at, k->n, d->sent), as_rows(k->grad, k->n, d->kept));
+        start_reduction(d, b, narrow ? at : k->grad);
+        at += at ? (size_t)k->n * dtype_size(d->sent) : 0;
         k->reduced++;
         if (sharded)
             k->grad = NULL;
     }
-    if (sharded && w->n)       /* a phase of some units completes no bucket */
+    if ((sharded || narrow) && d->out[d->turn].n)      /* a phase of some units completes no bucket */
         d->turn = !d->turn;
 }
 
@@ -459,7 +509,44 @@ static Token start_sum(Data *d, int bucket, const PartialSum *s)
     to = s->at + s->n < to ? s->at + s->n : to;
     if (from >= to)
         return 0;
-    return s->comm->all_reduce(s->comm, data_at(d, &d->grad, bucket, from), to - from, d->real, OP_SUM);
+    return s->comm->all_reduce(s->comm, data_at(d, &d->grad, bucket, from), to - from, d->kept, OP_SUM);
+}
+
+/* Adds this rank's shards over their copies, as they are kept. */
+static void reduce_copies(Data *d)
+{
+    for (int b = 0; b < d->buckets; b++) {
+        Comm *c = data_groups(d, b)->copies;
+        int64_t from, to;
+        data_own(d, b, &from, &to);
+        d->token[b] = c->all_reduce(c, data_at(d, &d->grad, b, from), to - from, d->kept, OP_SUM);
+    }
+    for (int b = 0; b < d->buckets; b++)
+        data_groups(d, b)->copies->wait(data_groups(d, b)->copies, d->token[b]);
+}
+
+/* The same as they are sent: rounded into a window, one bucket in each, and widened from there. */
+static void reduce_narrow_copies(Data *d)
+{
+    int64_t from, to;
+    for (int b = 0; b < d->buckets + 2; b++) {
+        Transfer *t = d->out[b % 2].list;
+        if (b >= 2) {
+            Comm *c = data_groups(d, t->bucket)->copies;
+            data_own(d, t->bucket, &from, &to);
+            c->wait(c, t->token);
+            d->dev->copy(d->dev, as_rows(data_at(d, &d->grad, t->bucket, from), to - from, d->kept),
+                         as_rows(t->at, to - from, d->sent));
+        }
+        if (b >= d->buckets)
+            continue;
+        Comm *c = data_groups(d, b)->copies;
+        data_own(d, b, &from, &to);
+        *t = (Transfer){b, window_start(d->out, b % 2, (size_t)(to - from) * dtype_size(d->sent)), 0};
+        d->dev->copy(d->dev, as_rows(t->at, to - from, d->sent),
+                     as_rows(data_at(d, &d->grad, b, from), to - from, d->kept));
+        t->token = c->all_reduce(c, t->at, to - from, d->sent, OP_SUM);
+    }
 }
 
 void data_wait_grads(Data *d)
@@ -472,18 +559,12 @@ void data_wait_grads(Data *d)
     finish(d, &d->out[d->turn]);
     finish(d, &d->out[!d->turn]);
     for (int b = 0; b < d->buckets; b++) {
-        Comm *c = data_groups(d, b)->copies;
-        int64_t from, to;
         BUG_ON(!grads_sharded(d) && d->bucket[b].reduced != 1);
-        if (grads_sharded(d) && is_whole(d, b))     /* the other ones were reduced, and complete */
+        if (grads_sharded(d) && !placed(d, GRADIENTS, b))      /* the other ones were reduced, and complete */
             clear_rest(d, b);
-        data_own(d, b, &from, &to);
-        d->token[b] = 0;
-        if (d->stage != SHARD_NONE)      /* SHARD_NONE's all-reduce has added over the copies */
-            d->token[b] = c->all_reduce(c, data_at(d, &d->grad, b, from), to - from, d->real, OP_SUM);
     }
-    for (int b = 0; b < d->buckets; b++)
-        data_groups(d, b)->copies->wait(data_groups(d, b)->copies, d->token[b]);
+    if (d->stage != SHARD_NONE)          /* SHARD_NONE's all-reduce has added over the copies */
+        (narrowed(d) && d->copied ? reduce_narrow_copies : reduce_copies)(d);
     for (int b = 0; b < d->buckets; b++)
         for (int s = 0; s < d->bucket[b].sums; s++)
             d->token[b * BUCKET_SUMS + s] = start_sum(d, b, &d->bucket[b].sum[s]);
@@ -499,7 +580,7 @@ void data_tied(Data *d)
         return;
     data_updated(d, d->tied, &from, &to);
     void *at = data_at(d, &d->grad, d->tied, from);
-    d->embedding->wait(d->embedding, d->embedding->all_reduce(d->embedding, at, to - from, d->real, OP_SUM));
+    d->embedding->wait(d->embedding, d->embedding->all_reduce(d->embedding, at, to - from, d->kept, OP_SUM));
 }
 
 /* ---- weights ---- */
@@ -522,8 +603,10 @@ void data_gather(Data *d, int unit)
     BUG_ON(!w /* a third unit at once */);
     w->unit = unit;
     w->held = 1;
-    char *at = window_start(d->in, (int)(w - d->in), unit_bytes(d, unit, PHASE_ALL, d->type));
-    for (int b = next_window(d, unit, PHASE_ALL, -1); b >= 0; b = next_window(d, unit, PHASE_ALL, b)) {
+    size_t bytes = (size_t)unit_elements(d, WEIGHTS, unit, PHASE_ALL) * dtype_size(d->type);
+    char *at = window_start(d->in, (int)(w - d->in), bytes);
+    for (int b = next_window(d, WEIGHTS, unit, PHASE_ALL, -1); b >= 0;
+         b = next_window(d, WEIGHTS, unit, PHASE_ALL, b)) {
         Comm *c = shard_of(d, b);
         int64_t from, to;
         data_own(d, b, &from, &to);

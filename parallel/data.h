@@ -13,12 +13,18 @@
  *   SHARD_GRADS     whole              shard + window     shard                 P_os+g
  *   SHARD_PARAMS    shard + window     shard + window     shard                 P_os+g+p
  *
+ * A gradient has two types: `kept`, in which a step's microbatches are added up, and `sent`, in which the
+ * messages of the data groups carry it. They are the same, but for one case: kept in F32 and sent in BF16.
+ * Then whole gradients are rounded into a window for their message, and what comes back is F32 again; sharded
+ * ones are computed in a window of BF16. A bucket whose shard group has one rank has a place in these windows
+ * too. Partial sums and the tied embedding are added up as they are kept.
+ *
  * fp32 and fp64 weights are their own masters: the shard of the masters is a slice of the whole weights. A
  * bf16 weight holds half of its master (half.h): the array of masters has the other half, I16 remainders.
  *
  * A unit is a run of neighbouring parts of the model; its buckets are gathered and reduced together. Two
- * windows hold the whole buckets of one unit each: one unit is computed with while the other is under way. A
- * bucket whose shard group has one rank has no place in a window: its shard is the bucket.
+ * windows hold the whole buckets of one unit each: one unit is computed with while the other is under way.
+ * Otherwise a bucket whose shard group has one rank has no place in a window: its shard is the bucket.
  *
  * A backward may run in two phases. D, the gradient of the input, completes the gradients of norms, embedding
  * and head; W, the gradient of the weights, those of linear layers. PHASE_ALL is both at once.
@@ -101,9 +107,11 @@ typedef struct {
     Sharding stage;
     Device *dev;
     Dtype type;                /* of weights */
-    Dtype real;                /* of gradients, masters and moments */
+    Dtype real;                /* of masters and moments */
+    Dtype kept, sent;          /* of gradients: sums over microbatches; messages of the data groups */
     DataGroups groups[2];      /* of buckets that are not expert's, and that are */
     Comm *embedding;
+    int copied;                /* bool: some shards have copies on other ranks */
     int64_t elems;             /* length of the flat space */
     int64_t own;               /* length of this rank's shards of it */
     int buckets, units;
@@ -121,9 +129,9 @@ typedef struct {
     int halves;                /* bool: a master is the bf16 weight and the remainder in `master` */
     int gradients;             /* bool: there are gradients and masters */
     int moments;               /* how many moments there are: 0 to 2 */
-    int64_t window;            /* elements of the two largest units together */
+    int64_t window[2];         /* elements of the two largest units together: of weights, of gradients */
     UnitWindow in[2];          /* weights */
-    UnitWindow out[2];         /* gradients; whole gradients: out[0] lists their reductions */
+    UnitWindow out[2];         /* gradients; whole gradients sent as kept: out[0] lists their reductions */
     int turn;                  /* the window of out that the next data_enter takes */
     int open;                  /* bool: between data_begin and data_wait_grads */
     Token *token;              /* [buckets * BUCKET_SUMS] */
@@ -134,12 +142,17 @@ typedef struct {
  *   stage    in             SHARD_NONE is taken where all shard groups have one rank
  *   grid     in             its groups data, shard, copies, embedding and expert are kept, not copied
  *   type     in             of weights
- *   real     in             of gradients, masters and moments
+ *   real     in             of masters and moments; of gradients, unless data_gradients says otherwise
  *   bucket   in  [buckets]  on the heap, d's from now on; at, n, expert, phase and sums are set
  *   tied     in             the bucket that another stage has too; -1: none */
 void data_open(Data *d, Sharding stage, Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets,
                int tied);
 void data_close(Data *d);
+
+/* Sets the types of gradients, before data_units. kept: `real` or BF16. sent: kept, or BF16. */
+void data_gradients(Data *d, Dtype kept, Dtype sent);
+/* The type of what Bucket.grad points at: gradients as layers write them. */
+Dtype data_written(const Data *d);
 
 /* Sets or replaces the units, before data_layout.
  *   unit     in  [units]    on the heap, d's from now on */

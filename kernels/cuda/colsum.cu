@@ -9,7 +9,7 @@
 struct ColumnSums {
     const void *dy, *x;
     const float *stats;
-    float *part[2], *out[2];   /* of gain and bias: sums of the parts [parts, n], and their total [n] */
+    float *part[2];            /* of gain and bias: sums of the parts [parts, n]; NULL: none wanted */
     int64_t lddy, ldx, ldstats;
     uint32_t rows, per_part;   /* rows of the matrix times groups; how many of these make a part */
     int n, pieces, tiles, parts;       /* columns of a group; its pieces; tiles of WARP pieces; parts */
@@ -108,7 +108,8 @@ __global__ void __launch_bounds__(THREADS, 4) k_colsum(const ColumnSums a)
 
 /* out += the sums of the parts, 32 columns a block: warp w adds parts w, w + 8, ..; then the sums of the
  * warps are added in order. */
-__global__ void __launch_bounds__(THREADS) k_colsum_total(const float *part, float *out, int n, int parts)
+template <class G>
+__global__ void __launch_bounds__(THREADS) k_colsum_total(const float *part, G *out, int n, int parts)
 {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP,
         column = (int)blockIdx.x * WARP + lane;
@@ -123,21 +124,25 @@ __global__ void __launch_bounds__(THREADS) k_colsum_total(const float *part, flo
         return;
     for (int k = 1; k < WARPS; k++)
         s += sum[k * WARP + lane];
-    out[column] += s;
+    from_float(out + column, to_float(out[column]) + s);
 }
 
-void cuda_add_parts(Cuda *c, float *out, const float *part, int n, int parts)
+void cuda_add_parts(Cuda *c, Mat out, const float *part, int n, int parts)
 {
-    LAUNCH(k_colsum_total, blocks_of(ceil_div(n, WARP)), THREADS, sizeof(float) * THREADS, c->compute, part,
-           out, n, parts);
+    const unsigned grid = blocks_of(ceil_div(n, WARP));
+    const size_t bytes = sizeof(float) * THREADS;
+    if (out.type == F32)
+        LAUNCH((k_colsum_total<float>), grid, THREADS, bytes, c->compute, part, (float *)out.p, n, parts);
+    else
+        LAUNCH((k_colsum_total<Bf16>), grid, THREADS, bytes, c->compute, part, (Bf16 *)out.p, n, parts);
 }
 
 template <class T, int N> static void launch(Cuda *c, const ColumnSums &a)
 {
     unsigned grid = blocks_of((int64_t)a.tiles * a.parts);
-    if (!a.out[0])
+    if (!a.part[0])
         LAUNCH((k_colsum<T, N, 0, 1>), grid, THREADS, sizeof(float) * THREADS * N, c->compute, a);
-    else if (!a.out[1])
+    else if (!a.part[1])
         LAUNCH((k_colsum<T, N, 1, 0>), grid, THREADS, sizeof(float) * THREADS * N, c->compute, a);
     else
         LAUNCH((k_colsum<T, N, 1, 1>), grid, THREADS, sizeof(float) * THREADS * N * 2, c->compute, a);
@@ -149,8 +154,8 @@ static void column_sums(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stat
     Cuda *c = cuda_of(d);
     int64_t n = 16 / (int64_t)dtype_size(dy.type), cols = dy.cols / groups;
     BUG_ON(groups < 1 || dy.cols % groups || dy.rows * groups >= (int64_t)1 << 31);
-    BUG_ON(dgain.p && (dgain.cols != cols || dgain.type != F32));
-    BUG_ON(dbias.p && (dbias.cols != cols || dbias.type != F32));
+    BUG_ON(dgain.p && (dgain.cols != cols || !is_gradient(dgain.type, dy.type)));
+    BUG_ON(dbias.p && (dbias.cols != cols || !is_gradient(dbias.type, dy.type)));
     if (!dy.rows || !cols)
         return;
     if (!aligned(dy) || !aligned(x) || cols % n)
@@ -159,7 +164,6 @@ static void column_sums(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stat
     a.dy = dy.p, a.lddy = dy.ld;
     a.x = x.p, a.ldx = x.ld;
     a.stats = (const float *)stats.p, a.ldstats = stats.ld;
-    a.out[0] = (float *)dgain.p, a.out[1] = (float *)dbias.p;
     a.rows = (uint32_t)(dy.rows * groups);
     a.n = (int)cols;
     a.pieces = (int)(cols / n);
@@ -172,7 +176,8 @@ static void column_sums(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stat
     a.per_part = (uint32_t)ceil_div(a.rows, parts);
     a.parts = (int)ceil_div(a.rows, a.per_part);
     float *memory = (float *)cuda_workspace(c, sizeof(float) * 2 * (size_t)a.parts * (size_t)cols);
-    a.part[0] = memory, a.part[1] = memory + (int64_t)a.parts * cols;
+    a.part[0] = dgain.p ? memory : NULL;
+    a.part[1] = dbias.p ? memory + (int64_t)a.parts * cols : NULL;
     with_type(dy.type, [&](auto t) {
         typedef decltype(t) T;
         if (n > 1)
@@ -181,8 +186,8 @@ static void column_sums(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stat
             launch<T, 1>(c, a);
     });
     for (int k = 0; k < 2; k++)
-        if (a.out[k])
-            cuda_add_parts(c, a.out[k], a.part[k], a.n, a.parts);
+        if (a.part[k])
+            cuda_add_parts(c, k ? dbias : dgain, a.part[k], a.n, a.parts);
 }
 
 void cuda_norm_columns(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, int groups)

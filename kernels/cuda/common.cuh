@@ -160,6 +160,9 @@ static inline int aligned(Mat m)
     return !m.p || (aligned(m.p) && (size_t)m.ld * dtype_size(m.type) % 16 == 0);
 }
 
+/* Whether a gradient may be of type t where storage is of type `storage`. */
+static inline int is_gradient(Dtype t, Dtype storage) { return t == F32 || (t == BF16 && storage == BF16); }
+
 /* ---- reductions ---- */
 
 enum { WARP = 32 };

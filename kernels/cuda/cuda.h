@@ -95,7 +95,7 @@ void cuda_norm_columns(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats
 /* out += the sums of columns over parts, in an order that follows from `parts`.
  *   out    in/out  [n]         F32
  *   part   in      [parts, n]  F32 */
-void cuda_add_parts(Cuda *c, float *out, const float *part, int n, int parts);
+void cuda_add_parts(Cuda *c, Mat out, const float *part, int n, int parts);
 
 /* Ask for the shared memory that the kernels of attention and of xent need; called once, by cuda_open. */
 void cuda_attention_open(const Cuda *c);

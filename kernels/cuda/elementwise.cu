@@ -59,6 +59,34 @@ template <class T, int N> static __global__ void __launch_bounds__(THREADS) k_ad
     }
 }
 
+/* y = a + b, y and a F32, b BF16. */
+template <int N> static __global__ void __launch_bounds__(THREADS) k_add_bf16(const Elements e)
+{
+    uint32_t first = blockIdx.x * (THREADS * EACH) + threadIdx.x;
+    Chunk<Bf16, N> b[EACH];
+    float f[EACH][N], g[N];
+#pragma unroll
+    for (int u = 0; u < EACH; u++) {
+        uint32_t i = first + u * THREADS, r = i / e.per_row;
+        int64_t c = (int64_t)(i - r * e.per_row.d) * N;
+        if (i < e.total) {
+            get_floats<N>(f[u], (const float *)e.a + (int64_t)r * e.lda + c);
+            b[u].load((const Bf16 *)e.b + (int64_t)r * e.ldb + c);
+        }
+    }
+#pragma unroll
+    for (int u = 0; u < EACH; u++) {
+        uint32_t i = first + u * THREADS, r = i / e.per_row;
+        if (i >= e.total)
+            continue;
+        b[u].get(g);
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            f[u][k] += g[k];
+        put_floats<N>((float *)e.y + (int64_t)r * e.ldy + (int64_t)(i - r * e.per_row.d) * N, f[u]);
+    }
+}
+
 /* y = the sum of the `parts` parts of a, in order; the starts of two parts are `apart` elements apart. */
 template <class T, int N>
 static __global__ void __launch_bounds__(THREADS) k_sum_parts(const Elements e, int parts, int64_t apart)
@@ -131,18 +159,25 @@ void cuda_zero(Device *d, void *p, size_t bytes)
 void cuda_add(Device *d, Mat y, Mat a, Mat b)
 {
     Cuda *c = cuda_of(d);
-    int64_t n = 16 / (int64_t)dtype_size(y.type);
-    BUG_ON(y.type != a.type || y.type != b.type || y.rows != a.rows || y.rows != b.rows || y.cols != a.cols
-           || y.cols != b.cols);
+    int64_t n = 16 / (int64_t)dtype_size(b.type);
+    BUG_ON(y.type != a.type || (y.type != b.type && (y.type != F32 || b.type != BF16)));
+    BUG_ON(y.rows != a.rows || y.rows != b.rows || y.cols != a.cols || y.cols != b.cols);
     if (!y.rows || !y.cols)
         return;
     Elements e = {y.p, a.p, b.p, y.ld, a.ld, b.ld, 0, {}};
     if (!aligned(y) || !aligned(a) || !aligned(b) || y.cols % n)
         n = 1;
     cut(&e, y.rows, y.cols, n);
+    unsigned grid = blocks_of(ceil_div(e.total, THREADS * EACH));
+    if (y.type != b.type) {
+        if (n > 1)
+            LAUNCH((k_add_bf16<Piece<Bf16>::N>), grid, THREADS, 0, c->compute, e);
+        else
+            LAUNCH((k_add_bf16<1>), grid, THREADS, 0, c->compute, e);
+        return;
+    }
     with_type(y.type, [&](auto t) {
         typedef decltype(t) T;
-        unsigned grid = blocks_of(ceil_div(e.total, THREADS * EACH));
         if (n > 1)
             LAUNCH((k_add<T, Piece<T>::N>), grid, THREADS, 0, c->compute, e);
         else

@@ -105,7 +105,8 @@ struct Back {
     int *list, *sorted;        /* [tokens] tokens by ranges: in any order, in order */
     int *long_rows;            /* [tokens / SEGMENT + 1] rows with more tokens than a segment */
     int *cursor;               /* [3] entries used of list, of partial, of long_rows */
-    float *dw, *partial;       /* the gradient; partial sums [.., cols] */
+    void *dw;                  /* the gradient */
+    float *partial;            /* partial sums [.., cols] */
     const void *dy;
     int64_t lddw, lddy;
     int cols, tiles;           /* columns; blocks across them */
@@ -206,7 +207,7 @@ __global__ void __launch_bounds__(THREADS) k_embed_order(const Back j)
 
 /* A block is a place of the sorted list and a tile of columns; it works if a segment starts at that
  * place. */
-template <class T, int N> __global__ void __launch_bounds__(SUM_THREADS) k_embed_sum(const Back j)
+template <class T, class G, int N> __global__ void __launch_bounds__(SUM_THREADS) k_embed_sum(const Back j)
 {
     int at = (int)blockIdx.x / j.tiles, c = ((int)blockIdx.x % j.tiles * SUM_THREADS + (int)threadIdx.x) * N;
     float sum[N], f[N];
@@ -218,8 +219,7 @@ template <class T, int N> __global__ void __launch_bounds__(SUM_THREADS) k_embed
     if (from % j.segment || c >= j.cols)
         return;
     const int *token = j.sorted + (at - from);
-    float *out = n > j.segment ? j.partial + (int64_t)(j.base[r] + from / j.segment) * j.cols + c
-                               : j.dw + r * j.lddw + c;
+    G *out = (G *)j.dw + r * j.lddw + c;
     if (n > j.segment) {
 #pragma unroll
         for (int i = 0; i < N; i++)
@@ -242,21 +242,41 @@ template <class T, int N> __global__ void __launch_bounds__(SUM_THREADS) k_embed
                 sum[i] += f[i];
         }
     }
-    put_floats<N>(out, sum);
+    if (n > j.segment)
+        put_floats<N>(j.partial + (int64_t)(j.base[r] + from / j.segment) * j.cols + c, sum);
+    else
+        put_floats<N>(out, sum);
 }
 
-__global__ void __launch_bounds__(SUM_THREADS) k_embed_total(const Back j)
+template <class G> __global__ void __launch_bounds__(SUM_THREADS) k_embed_total(const Back j)
 {
     int at = (int)blockIdx.x / j.tiles, c = (int)blockIdx.x % j.tiles * SUM_THREADS + (int)threadIdx.x;
     if (at >= j.cursor[2] || c >= j.cols)
         return;
     int r = j.long_rows[at], segments = (j.count[r] + j.segment - 1) / j.segment;
     const float *part = j.partial + (int64_t)j.base[r] * j.cols + c;
-    float *out = j.dw + r * j.lddw + c, sum = *out;
+    G *out = (G *)j.dw + r * j.lddw + c;
+    float sum = to_float(*out);
 #pragma unroll 4
     for (int k = 0; k < segments; k++)
         sum += part[(int64_t)k * j.cols];
-    *out = sum;
+    from_float(out, sum);
+}
+
+/* Launches the sums; T: dy's type, G: dw's.
+ *   pieces  in  bool: dy and dw can be accessed in pieces */
+template <class T, class G> static void sum_rows(cudaStream_t stream, Back j, int pieces)
+{
+    enum { N = Piece<T>::N };
+    int64_t across = ceil_div(j.cols, SUM_THREADS), most = j.tokens / j.segment + 1;
+    j.tiles = (int)ceil_div(j.cols, SUM_THREADS * (pieces ? N : 1));
+    unsigned grid = blocks_of((int64_t)j.tokens * j.tiles);
+    if (pieces)
+        LAUNCH((k_embed_sum<T, G, N>), grid, SUM_THREADS, 0, stream, j);
+    else
+        LAUNCH((k_embed_sum<T, G, 1>), grid, SUM_THREADS, 0, stream, j);
+    j.tiles = (int)across;
+    LAUNCH((k_embed_total<G>), blocks_of(most * across), SUM_THREADS, 0, stream, j);
 }
 
 /* Adds rows of dy to one table's gradient.
@@ -269,7 +289,8 @@ static void table_bwd(Device *d, Mat dw, int64_t row0, Mat dy, const int32_t *ro
     Cuda *c = cuda_of(d);
     int64_t n = 16 / (int64_t)dtype_size(dy.type), tokens = dy.rows, longest = tokens / SEGMENT + 1,
             segment = SEGMENT;
-    BUG_ON(dw.cols != dy.cols || dw.type != F32 || tokens >= (int64_t)1 << 30 || dw.rows >= (int64_t)1 << 31);
+    BUG_ON(dw.cols != dy.cols || !is_gradient(dw.type, dy.type));
+    BUG_ON(tokens >= (int64_t)1 << 30 || dw.rows >= (int64_t)1 << 31);
     if (!tokens || !dy.cols || !dw.rows)
         return;
     if (!aligned(dy) || !aligned(dw) || dy.cols % n)
@@ -288,7 +309,7 @@ static void table_bwd(Device *d, Mat dw, int64_t row0, Mat dy, const int32_t *ro
     j.count = memory + partials * dy.cols, j.start = j.count + dw.rows, j.base = j.start + dw.rows;
     j.arrival = j.base + dw.rows, j.list = j.arrival + tokens, j.sorted = j.list + tokens;
     j.long_rows = j.sorted + tokens, j.cursor = j.long_rows + longest;
-    j.dw = (float *)dw.p, j.lddw = dw.ld;
+    j.dw = dw.p, j.lddw = dw.ld;
     j.dy = dy.p, j.lddy = dy.ld;
     j.cols = (int)dy.cols;
     unsigned by_token = blocks_of(ceil_div(tokens, THREADS)), by_row = blocks_of(ceil_div(dw.rows, THREADS));
@@ -297,17 +318,10 @@ static void table_bwd(Device *d, Mat dw, int64_t row0, Mat dy, const int32_t *ro
     LAUNCH(k_embed_place, by_row, THREADS, sizeof(int) * (THREADS / WARP + 1), c->compute, j);
     LAUNCH(k_embed_scatter, by_token, THREADS, 0, c->compute, j);
     LAUNCH(k_embed_order, by_token, THREADS, 0, c->compute, j);
-    j.tiles = (int)ceil_div(dy.cols, SUM_THREADS * n);
-    with_type(dy.type, [&](auto t) {
-        typedef decltype(t) T;
-        unsigned grid = blocks_of(tokens * j.tiles);
-        if (n > 1)
-            LAUNCH((k_embed_sum<T, Piece<T>::N>), grid, SUM_THREADS, 0, c->compute, j);
-        else
-            LAUNCH((k_embed_sum<T, 1>), grid, SUM_THREADS, 0, c->compute, j);
-    });
-    j.tiles = (int)ceil_div(dy.cols, SUM_THREADS);
-    LAUNCH(k_embed_total, blocks_of((tokens / segment + 1) * j.tiles), SUM_THREADS, 0, c->compute, j);
+    if (dw.type == BF16)
+        sum_rows<Bf16, Bf16>(c->compute, j, n > 1);
+    else
+        with_type(dy.type, [&](auto t) { sum_rows<decltype(t), float>(c->compute, j, n > 1); });
 }
 
 void cuda_embed_bwd(Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, const int32_t *token,

@@ -128,7 +128,7 @@ void cuda_linear_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x, int acc)
     Lt *lt = cuda_of(d)->lt;
     LtProduct q = product(d, dw, dy, 1, x, 0, acc), plain = q;
     if (db.p && dy.rows && dw.rows && dw.cols) {
-        BUG_ON(db.cols != dy.cols || db.type != d->real || dw.type != d->real);
+        BUG_ON(db.cols != dy.cols || db.type != dw.type);
         q.epilogue = CUBLASLT_EPILOGUE_BGRADB;
         q.vector = lt_vector(lt, (size_t)db.cols * dtype_size(db.type));
         if (lt_has(lt, &q) && epilogue_pays(d, &q, plain, dy.rows * dy.cols, dtype_size(dy.type))) {

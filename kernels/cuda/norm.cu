@@ -554,8 +554,8 @@ void cuda_norm_bwd(Device *d, Mat dx, Mat dgain, Mat dbias, Mat dres, Mat dy, Ma
     BUG_ON(dx.type != x.type || dy.type != x.type);
     BUG_ON(dres.p && (dres.rows != x.rows || dres.cols != x.cols || dres.type != x.type));
     Norm a = norm_of(x, gain, none, stats, kind, groups);
-    BUG_ON(!dgain.p || dgain.cols != gain.cols || dgain.type != F32);
-    BUG_ON(dbias.p && (dbias.cols != gain.cols || dbias.type != F32));
+    BUG_ON(!dgain.p || dgain.cols != gain.cols || !is_gradient(dgain.type, x.type));
+    BUG_ON(dbias.p && (dbias.cols != gain.cols || !is_gradient(dbias.type, x.type)));
     a.ln = dx.p, a.ldln = dx.ld;
     a.dy = dy.p, a.lddy = dy.ld;
     a.res = dres.p, a.ldres = dres.ld;
@@ -580,7 +580,7 @@ void cuda_norm_bwd(Device *d, Mat dx, Mat dgain, Mat dbias, Mat dres, Mat dy, Ma
         else
             launch_bwd<decltype(t), 0>(c, p, a, blocks);
     });
-    cuda_add_parts(c, (float *)dgain.p, a.part[0], a.n, (int)blocks);
+    cuda_add_parts(c, dgain, a.part[0], a.n, (int)blocks);
     if (dbias.p)
-        cuda_add_parts(c, (float *)dbias.p, a.part[1], a.n, (int)blocks);
+        cuda_add_parts(c, dbias, a.part[1], a.n, (int)blocks);
 }

@@ -13,7 +13,7 @@ struct Array {
     int64_t first;             /* number of its first block */
     int64_t n;
     float *w, *m, *v, *dir;
-    const float *g;
+    const void *g;
     void *out;
     int16_t *rest;
     const double *trust;
@@ -104,9 +104,10 @@ __device__ __forceinline__ void split(const float *w, uint32_t *weights, uint32_
     *rests = (uint16_t)master_rest(w[0]) | (uint32_t)(uint16_t)master_rest(w[1]) << 16;
 }
 
-/* Where masters are, and what is stored beside them. Whole: in Array.w, with a copy of type Out in Array.out.
- * Halves: the weights in Array.out, the remainders in Array.rest. */
+/* Where masters are, what is stored beside them, and the type Grad of gradients. Whole: in Array.w, with a
+ * copy of type Out in Array.out. Halves: the weights in Array.out, the remainders in Array.rest. */
 template <class Out> struct Whole {
+    typedef float Grad;
     template <int N> static __device__ __forceinline__ void get(float *w, const Array &a, int64_t i)
     {
         get_floats<N>(w, a.w + i);
@@ -118,7 +119,8 @@ template <class Out> struct Whole {
             put_floats<N>((Out *)a.out + i, w);
     }
 };
-struct Halves {
+template <class G> struct Halves {
+    typedef G Grad;
     template <int N> static __device__ __forceinline__ void get(float *w, const Array &a, int64_t i)
     {
         const uint16_t *out = (const uint16_t *)a.out + i;
@@ -154,7 +156,7 @@ __device__ __forceinline__ void update(const Step &u, const Array &a, const Rate
     if (Rule::READS & W)
         Masters::template get<N>(w, a, i);
     if (Rule::READS & G)
-        get_floats<N>(g, a.g + i);
+        get_floats<N>(g, (const typename Masters::Grad *)a.g + i);
     if (Rule::READS & M)
         get_floats<N>(m, a.m + i);
     if (Rule::READS & V)
@@ -221,7 +223,7 @@ static Array array_of(const Updated *x, int64_t first)
                (float *)x->m,
                (float *)x->v,
                (float *)x->dir,
-               (const float *)x->g,
+               x->g,
                x->out,
                x->rest,
                x->trust,
@@ -243,7 +245,7 @@ template <class Rule> static void launch(Device *d, const Update *u)
 {
     Step s = step_of(u);
     int halves = u->count && u->list[0].rest;
-    BUG_ON(halves && u->out_type != BF16);
+    BUG_ON((halves && u->out_type != BF16) || (u->bf16_g && (!halves || (Rule::READS | Rule::WRITES) & DIR)));
     for (int64_t i = 0; i < u->count; i += s.count) {
         for (s.blocks = s.count = 0; s.count < LISTED && i + s.count < u->count; s.count++) {
             const Updated *x = &u->list[i + s.count];
@@ -251,8 +253,10 @@ template <class Rule> static void launch(Device *d, const Update *u)
             s.array[s.count] = array_of(x, s.blocks);
             s.blocks += ceil_div(x->n, BLOCK);
         }
-        if (halves)
-            go<Rule, Halves>(d, s);
+        if (halves && u->bf16_g)
+            go<Rule, Halves<Bf16>>(d, s);
+        else if (halves)
+            go<Rule, Halves<float>>(d, s);
         else
             with_type(u->out_type, [&](auto t) { go<Rule, Whole<decltype(t)>>(d, s); });
     }

@@ -57,6 +57,15 @@ static int shares_data(const Config *c)
     PAIR(logits_dtype, params_dtype,                                                                         \
          c->logits_dtype == LOGITS_DTYPE_BF16 && c->params_dtype != PARAMS_DTYPE_BF16,                       \
          "one product makes them from such weights: use fp32, or bf16")                                      \
+    PAIR(main_grads_dtype, params_dtype,                                                                     \
+         c->main_grads_dtype == MAIN_GRADS_DTYPE_BF16 && c->params_dtype != PARAMS_DTYPE_BF16,               \
+         "gradients of other weights are kept in fp32: use fp32, or bf16")                                   \
+    PAIR(main_grads_dtype, optimizer,                                                                        \
+         c->main_grads_dtype == MAIN_GRADS_DTYPE_BF16 && c->optimizer == OPTIMIZER_LAMB,                     \
+         "lamb keeps the direction of its step in the gradient's memory: use fp32, or adam")                 \
+    PAIR(grad_reduce_in_bf16, params_dtype,                                                                  \
+         c->grad_reduce_in_bf16 && c->params_dtype != PARAMS_DTYPE_BF16,                                     \
+         "gradients of other weights are sent in fp32: use false, or bf16")                                  \
     PAIR(overlap_param_gather, data_parallel_sharding_strategy, DP && c->overlap_param_gather && NO_SHARD,   \
          "with copies there is nothing to gather: use optim, optim_grads or optim_grads_params")             \
     PAIR(overlap_param_gather, overlap_grad_reduce,                                                          \

@@ -328,6 +328,8 @@ void params_open(Params *p, const Config *cfg, Grid *grid, const Placement *pl)
             tied = p->param[i].bucket;
     data_open(&p->data, (Sharding)cfg->data_parallel_sharding_strategy, grid, p->type, p->real, bucket,
               buckets, tied);
+    Dtype kept = cfg->main_grads_dtype == MAIN_GRADS_DTYPE_BF16 ? BF16 : p->real;
+    data_gradients(&p->data, kept, cfg->grad_reduce_in_bf16 ? BF16 : kept);
     list_products(p);
     PartRange *unit = xcalloc((size_t)p->nparts + 1, sizeof *unit);
     for (int i = 0; i < p->nparts; i++)

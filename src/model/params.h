@@ -160,7 +160,7 @@ typedef struct { int64_t row0, col0, rows, cols, at, ld; } Box;
 typedef struct {
     const Config *cfg;
     Grid *grid;
-    Dtype type, real;                /* type of stored weights; of gradients, masters and moments */
+    Dtype type, real;                /* type of stored weights; of masters and moments */
     int experts;                     /* of a layer on this rank; 0 without experts */
     int nparts, nparam, nchunks;
     Part *part;                      /* [nparts] chunk by chunk, in model order inside a chunk */

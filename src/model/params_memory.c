@@ -15,7 +15,7 @@ static Mat view(const Params *p, int part, ParamId id, int expert, int gradient)
 {
     int i = p->part[part].param[id];
     const Data *d = &p->data;
-    Dtype type = gradient ? p->real : p->type;
+    Dtype type = gradient ? data_written(d) : p->type;
     if (i < 0)
         return (Mat){.type = type};
     const Param *t = &p->param[i + expert];

@@ -178,13 +178,14 @@ static void add_up(Comm *c, Exact *sums, int64_t n)
     c->wait(c, c->all_reduce(c, sums, n * EXACT_WORDS, I64, OP_SUM));
 }
 
-/* o->squares = the sum of squares over the lists of all ranks. */
-static void square(Optimizer *o, const SquaresList *l)
+/* o->squares = the sum of squares over the lists of all ranks.
+ *   type  in  of the arrays without remainders */
+static void square(Optimizer *o, const SquaresList *l, Dtype type)
 {
     Device *d = o->dev;
     d->zero(d, o->squares, sizeof *o->squares);
     if (l->n)
-        d->squares(d, l->list, l->n, o->params->real);
+        d->squares(d, l->list, l->n, type);
     d->carry(d, o->squares, 1);
     add_up(&o->params->grid->all, o->squares, 1);
 }
@@ -192,7 +193,7 @@ static void square(Optimizer *o, const SquaresList *l)
 void optimizer_judge(Optimizer *o, const double *sums, double nominal, int stop, Limits limits)
 {
     Device *d = o->dev;
-    square(o, &o->of_gradient);
+    square(o, &o->of_gradient, o->params->data.grad.type);
     d->verdict(d, o->verdict, sums, o->squares, nominal, o->loss_scale.scale, o->cfg->clip_grad, stop,
                limits);
 }
@@ -215,7 +216,7 @@ static Exact gradient_of(Optimizer *o, int i)
         return sum;
     d->zero(d, o->squares, sizeof *o->squares);
     if (of.n)
-        d->squares(d, &of, 1, p->real);
+        d->squares(d, &of, 1, p->data.grad.type);
     d->carry(d, o->squares, 1);
     d->get(d, &sum, o->squares, sizeof sum);
     return sum;
@@ -273,7 +274,7 @@ double optimizer_params_norm(Optimizer *o)
 {
     Exact sum;
     data_settle(&o->params->data);
-    square(o, &o->of_masters);
+    square(o, &o->of_masters, o->params->real);
     o->dev->get(o->dev, &sum, o->squares, sizeof sum);
     return sqrt(exact_round(&sum));
 }
@@ -281,13 +282,15 @@ double optimizer_params_norm(Optimizer *o)
 /* Counts the zeros among n numbers of `type` at x, in device memory. */
 static int64_t zeros(Device *d, const char *x, int64_t n, Dtype type)
 {
-    union { float f32[8192]; double f64[4096]; } part;
+    union { uint16_t u16[16384]; float f32[8192]; double f64[4096]; } part;
     int64_t found = 0, size = (int64_t)dtype_size(type), most = (int64_t)sizeof part / size;
     for (int64_t at = 0; at < n; at += most) {
         int64_t k = least(most, n - at);
         d->get(d, &part, x + at * size, (size_t)(k * size));
         for (int64_t i = 0; i < k; i++)
-            found += type == F64 ? part.f64[i] == 0 : part.f32[i] == 0;
+            found += type == F64   ? part.f64[i] == 0
+                     : type == F32 ? part.f32[i] == 0
+                                   : !(part.u16[i] & 0x7fff);      /* BF16, without the sign */
     }
     return found;
 }
@@ -298,7 +301,8 @@ double optimizer_zeros(const Optimizer *o)
     Comm *all = &p->grid->all;
     int64_t found = 0, from, to;
     Box box[MAX_BOXES];
-    BUG_ON(p->real != F32 && p->real != F64);
+    Dtype type = p->data.grad.type;
+    BUG_ON(type != F32 && type != F64 && type != BF16);
     for (int i = 0; i < p->nparam; i++) {
         const Param *t = &p->param[i];
         param_own(p, t, &from, &to);
@@ -306,7 +310,7 @@ double optimizer_zeros(const Optimizer *o)
         int boxes = from < last ? param_boxes(p, t, from, last, box) : 0;
         for (int b = 0; b < boxes; b++)        /* a box of several rows has whole rows, so it is dense */
             found += zeros(o->dev, param_at(p, t, &p->data.grad, box[b].at - t->offset),
-                           box[b].rows * box[b].cols, p->real);
+                           box[b].rows * box[b].cols, type);
     }
     all->wait(all, all->all_reduce(all, &found, 1, I64, OP_SUM));
     return (double)found;
@@ -318,8 +322,9 @@ static Update update_of(const Optimizer *o, double lr)
 {
     const Config *c = o->cfg;
     double step = (double)o->updates, before = step - 1;
-    return (Update){.out_type = o->params->type, .verdict = o->verdict, .lr = lr, .beta1 = c->adam_beta1,
-                    .beta2 = c->adam_beta2, .eps = c->adam_eps,
+    return (Update){.out_type = o->params->type, .bf16_g = o->params->data.grad.type == BF16,
+                    .verdict = o->verdict, .lr = lr, .beta1 = c->adam_beta1, .beta2 = c->adam_beta2,
+                    .eps = c->adam_eps,
                     .bias1 = 1 - pow(c->adam_beta1, step), .bias2 = 1 - pow(c->adam_beta2, step),
                     .before1 = 1 - pow(c->adam_beta1, before), .before2 = 1 - pow(c->adam_beta2, before),
                     .momentum = c->sgd_momentum, .nesterov = c->sgd_nesterov};
@@ -347,7 +352,7 @@ static void find_trust(Optimizer *o, const OptimizerRule *rule)
     Device *d = o->dev;
     d->zero(d, o->norms, 2 * (size_t)o->ratios * sizeof *o->norms);
     if (o->of_pairs.n)
-        d->squares(d, o->of_pairs.list, o->of_pairs.n, p->real);
+        d->squares(d, o->of_pairs.list, o->of_pairs.n, p->data.grad.type);
     sum_pairs(o, p->data.groups[0].shard, &p->grid->axis[AXIS_TP], 0, o->dense);
     sum_pairs(o, p->data.groups[1].shard, &p->grid->expert[EXPERT_TP], o->dense, o->ratios);
     if (o->tied >= 0) {   /* the stage with the copy has counted 0 and needs the sums */

@@ -69,6 +69,11 @@ layouts() {
 4 pp=4 schedule=1f1b
 4 pp=4 schedule=zb-h1 staged
 2 zero=no_shard overlap_grad_reduce=true
+* 2 zero=optim_grads bf16 grad_reduce_in_bf16=true overlap_grad_reduce=true
+* 2 zero=optim bf16 main_grads_dtype=bf16 position_embedding_type=learned_absolute normalization=LayerNorm overlap
+2 zero=no_shard bf16 grad_reduce_in_bf16=true optimizer=lars
+2 pp=2 schedule=zb-h1 bf16 main_grads_dtype=bf16 mixtral optimizer=sgd
+4 zero=optim_grads_params num_distributed_optimizer_instances=2 bf16 grad_reduce_in_bf16=true staged
 2 zero=optim overlap
 2 zero=optim_grads overlap_grad_reduce=true
 * 2 zero=optim_grads_params overlap_grad_reduce=true

@@ -1,7 +1,8 @@
 /* test_cuda_masters -- optimizers of a GPU over masters in two halves, beside the same over whole masters:
  * the same bits. So are their squares, in lists that have both forms. Lists of arrays at odd places, lengths
- * above and below what a block of threads updates; a verdict to stop writes nothing. Masters, remainders and
- * moments in device memory, and in mapped memory as an offloaded optimizer has them. */
+ * above and below what a block of threads updates; gradients in F32 and in BF16; a verdict to stop writes
+ * nothing. Masters, remainders and moments in device memory, and in mapped memory as an offloaded optimizer
+ * has them. */
 #include "half.h"
 #include "ops.h"
 
@@ -45,17 +46,17 @@ static int64_t unlike(Device *d, const void *a, const void *b, size_t bytes)
     return wrong;
 }
 
-/* The state of all arrays, whole and in halves: master, moments and direction of each form. mapped: bool:
- * w, m, v and rest are in mapped memory. */
+/* The state of all arrays, whole and in halves: master, moments and direction of each form. short_g: the
+ * gradient g in BF16, which it is rounded to. mapped: bool: w, m, v and rest are in mapped memory. */
 typedef struct {
     float *w, *g, *m[2], *v[2], *dir[2];
-    uint16_t *weight;
+    uint16_t *weight, *short_g;
     int16_t *rest;
     float *host;
     int mapped;
 } State;
 
-static State state_of(Device *d, int mapped)
+static State state_of(Device *d, int mapped, int bf16_g)
 {
     float *w = xcalloc(ALL, sizeof *w), *x = xcalloc(ALL, sizeof *x);
     uint16_t *weight = xcalloc(ALL, sizeof *weight);
@@ -70,6 +71,11 @@ static State state_of(Device *d, int mapped)
     s.rest = (int16_t *)place_in(d, mapped, rest, ALL * sizeof *rest);
     for (int i = 0; i < ALL; i++)
         x[i] = (float)rng_normal(2, 0, (uint64_t)i);
+    for (int i = 0; i < ALL; i++) {
+        weight[i] = f32_to_bf16(x[i]);
+        x[i] = bf16_g ? bf16_to_f32(weight[i]) : x[i];
+    }
+    s.short_g = (uint16_t *)place(d, weight, ALL * sizeof *weight);
     s.g = (float *)place(d, x, ALL * sizeof *x);
     for (int k = 0; k < 2; k++) {
         s.m[k] = (float *)place_in(d, mapped, x, ALL * sizeof *x);
@@ -91,6 +97,7 @@ static void state_close(Device *d, State *s)
         give_from(d, s->mapped, s->v[k], ALL * sizeof *s->g);
         d->give(d, s->dir[k], ALL * sizeof *s->g);
     }
+    d->give(d, s->short_g, ALL * sizeof *s->short_g);
     d->give(d, s->weight, ALL * sizeof *s->weight);
     give_from(d, s->mapped, s->rest, ALL * sizeof *s->rest);
     free(s->host);
@@ -115,9 +122,9 @@ static int64_t wrong_masters(Device *d, const State *s, int64_t *changed)
     return wrong;
 }
 
-static void compare(Device *d, int rule, int odd, int64_t go, int mapped)
+static void compare(Device *d, int rule, int odd, int64_t go, int mapped, int bf16_g)
 {
-    State s = state_of(d, mapped);
+    State s = state_of(d, mapped, bf16_g);
     Updated whole[ARRAYS], half[ARRAYS];
     Squares one[2 * ARRAYS], two[2 * ARRAYS];
     double trust = 1.3;
@@ -129,7 +136,8 @@ static void compare(Device *d, int rule, int odd, int64_t go, int mapped)
         int64_t at = i * SPAN + (odd ? i : 8 * i), n = i < 3 ? 700 * i + 5 + odd : SPAN - 100 - i;
         whole[i] = (Updated){.n = n, .w = s.w + at, .g = s.g + at, .m = s.m[0] + at, .v = s.v[0] + at,
                              .dir = s.dir[0] + at, .trust = i % 2 ? trusts : NULL, .wd = 0.1};
-        half[i] = (Updated){.n = n, .rest = s.rest + at, .out = s.weight + at, .g = s.g + at,
+        half[i] = (Updated){.n = n, .rest = s.rest + at, .out = s.weight + at,
+                            .g = bf16_g ? (void *)(s.short_g + at) : (void *)(s.g + at),
                             .m = s.m[1] + at, .v = s.v[1] + at, .dir = s.dir[1] + at,
                             .trust = whole[i].trust, .wd = 0.1};
         one[2 * i] = (Squares){sum, s.w + at, n, NULL};
@@ -142,6 +150,7 @@ static void compare(Device *d, int rule, int odd, int64_t go, int mapped)
                 .before1 = 1, .before2 = 1, .momentum = 0.9};
     run_rule(d, rule, u);
     u.list = half;
+    u.bf16_g = bf16_g;
     run_rule(d, rule, u);
     int64_t changed, wrong = wrong_masters(d, &s, &changed);
     wrong += unlike(d, s.m[0], s.m[1], ALL * 4) + unlike(d, s.v[0], s.v[1], ALL * 4) +
@@ -199,10 +208,12 @@ int main(void)
     initials(&cpu);
     cpu_close(&cpu);
     for (int rule = 0; rule < RULES; rule++) {
-        compare(&gpu, rule, rule % 2, 1, 0);
-        compare(&gpu, rule, 1 - rule % 2, 1, 1);
+        compare(&gpu, rule, rule % 2, 1, 0, 0);
+        compare(&gpu, rule, 1 - rule % 2, 1, 1, 0);
         if (rule < 2)
-            compare(&gpu, rule, 1 - rule % 2, 0, rule);
+            compare(&gpu, rule, 1 - rule % 2, 0, rule, 0);
+        for (int odd = 0; odd < 2 && rule < 4; odd++)      /* LAMB needs the gradient's memory */
+            compare(&gpu, rule, odd, 1, odd, 1);
     }
     cuda_close(&gpu);
     return test_end();

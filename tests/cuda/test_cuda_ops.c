@@ -153,8 +153,9 @@ static void case_zero(Bench *b)
 static void case_add(Bench *b)
 {
     int64_t rows = draw_size(b, 70), cols = draw_cols(b, 1100);
-    Mat x = input(b, rows, cols, b->storage, 1), z = input(b, rows, cols, b->storage, 1);
-    Mat y = output_or(b, draw(b, 0, 1) ? x : z);
+    int wider = b->storage == BF16 && draw(b, 0, 1);       /* F32 += BF16 */
+    Mat x = input(b, rows, cols, wider ? F32 : b->storage, 1), z = input(b, rows, cols, b->storage, 1);
+    Mat y = output_or(b, wider || draw(b, 0, 1) ? x : z);
     b->d->add(b->d, y, x, z);
 }
 
@@ -165,10 +166,13 @@ static void case_sum_parts(Bench *b)
     b->d->sum_parts(b->d, output(b, rows, cols, b->storage), x);
 }
 
+/* A gradient's type: F32, or BF16 where storage is. */
+static Dtype gradient_type(Bench *b) { return b->storage == BF16 && draw(b, 0, 1) ? BF16 : F32; }
+
 static void case_bias_bwd(Bench *b)
 {
     int64_t rows = draw_size(b, 300), cols = draw_cols(b, 1100);
-    Mat dy = input(b, rows, cols, b->storage, 1), db = changed(b, 1, cols, F32, 1);
+    Mat dy = input(b, rows, cols, b->storage, 1), db = changed(b, 1, cols, gradient_type(b), 1);
     b->d->bias_bwd(b->d, db, dy);
 }
 
@@ -188,11 +192,12 @@ static void case_norm(Bench *b)
     loosen(b, 2);
     b->d->norm_fwd(b->d, y, stats, x, gain, bias, 1e-3, kind, groups);
     Mat dy = input(b, rows, groups * n, b->storage, 1), dres = storage_input_or_none(b, rows, groups * n, 1);
-    Mat dgain = changed(b, 1, n, F32, 1);
+    Dtype type = gradient_type(b);
+    Mat dgain = changed(b, 1, n, type, 1);
     loosen(b, 4);
     Mat dbias = none;
     if (kind == NORM_LAYER && draw(b, 0, 1)) {
-        dbias = changed(b, 1, n, F32, 1);
+        dbias = changed(b, 1, n, type, 1);
         loosen(b, 4);
     }
     Mat dx = output(b, rows, groups * n, b->storage);
@@ -254,10 +259,11 @@ static void case_embed(Bench *b)
     Mat none = {0}, wte = input(b, vocab, cols, b->storage, 1);
     Mat wpe = positions ? input(b, 32, cols, b->storage, 1) : none;
     b->d->embed_fwd(b->d, output(b, rows, cols, b->storage), token, position, wte, v0, wpe);
-    Mat dy = input(b, rows, cols, b->storage, 1), dwte = changed(b, vocab, cols, F32, 1), dwpe = none;
+    Dtype type = gradient_type(b);
+    Mat dy = input(b, rows, cols, b->storage, 1), dwte = changed(b, vocab, cols, type, 1), dwpe = none;
     loosen(b, 4);
     if (positions) {
-        dwpe = changed(b, 32, cols, F32, 1);
+        dwpe = changed(b, 32, cols, type, 1);
         loosen(b, 4);
     }
     b->d->embed_bwd(b->d, dwte, v0, dwpe, dy, token, position);

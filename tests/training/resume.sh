@@ -34,7 +34,16 @@ for dtype in ${DTYPES:-bf16}; do
         rm -rf "$part"
     done
 done
-part=$work/signal
+# gradients of 16 bits
+for more in grad_reduce_in_bf16=true main_grads_dtype=bf16; do
+    whole=$work/whole-$more part=$work/part-$more
+    run "save=$whole" params_dtype=bf16 $more || { cat "$work/log"; exit 1; }
+    run "save=$part" params_dtype=bf16 $more exit_interval=5 && rc=0 || rc=$?
+    [ $rc = 75 ] || { echo "$more: stopped with $rc, not 75"; cat "$work/log"; exit 1; }
+    run "save=$part" params_dtype=bf16 $more load=latest || { echo "$more: resume failed"; cat "$work/log"; exit 1; }
+    compare "$part" "$more"
+done
+whole=$work/whole-$dtype part=$work/signal
 "$TRAIN" "$work/tiny.yaml" cpu_isa="$ISA" "save=$part" "params_dtype=$dtype" > "$work/log" 2>&1 &
 pid=$!
 while ! grep -q 'iteration        1/' "$work/log" && kill -0 $pid 2> /dev/null; do sleep 0.01; done

@@ -29,7 +29,7 @@ static void same_bits(const char *file, const char *more)
     Run r;
     run_open(&r, config_load(file, n, args, 0, USE_MODEL), RUN_GRADIENT, 0, NULL);
     Data *d = &r.params.data;
-    size_t window = (size_t)d->window * sizeof(float);
+    size_t window = (size_t)d->window[1] * sizeof(float);
     r.step.feed = feed;
     run_gradients(&r);
     char *first = xcalloc(1, held(&r) + 1);

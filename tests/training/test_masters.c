@@ -1,9 +1,10 @@
 /* test_masters -- the state of a bf16 parameter in 16 bytes: weight, remainder of the master, F32 gradient
  * and moments.
  *
- * twin     trains fifty steps by each rule. A twin keeps whole F32 masters and moments of what this rank
- *          updates, and takes the same steps from the same gradients with the ops on whole masters: the
- *          masters' bits are the same after every step, and a weight is its master rounded, ties away from 0
+ * twin     trains fifty steps by each rule, with gradients of 32 bits, and of 16 where the rule has those. A
+ *          twin keeps whole F32 masters and moments of what this rank updates, and takes the same steps from
+ *          the same gradients with the ops on whole masters: the masters' bits are the same after every
+ *          step, and a weight is its master rounded, ties away from 0
  * old      loads a checkpoint whose weights were rounded to nearest even, as they were before masters were
  *          kept in two halves: the masters decide what the weights are, in every ZeRO stage */
 #include "half.h"
@@ -133,16 +134,19 @@ static void twin(const Config *c, const char *what)
     int n = twin_open(&r, twin);
     CHECK(d->master.type == I16, "%s: masters are %s", what, dtype_name(d->master.type));
     if (d->stage == SHARD_NONE && c->optimizer == OPTIMIZER_ADAM && !c->optimizer_cpu_offload)
-        CHECK(d->bytes[0] + d->bytes[1] + d->bytes[2] == 16 * d->elems, "%s: %lld bytes for %lld elements",
-              what, (long long)(d->bytes[0] + d->bytes[1] + d->bytes[2]), (long long)d->elems);
+        CHECK(d->bytes[0] + d->bytes[1] + d->bytes[2] == (d->grad.type == BF16 ? 14 : 16) * d->elems,
+              "%s: %lld bytes for %lld elements", what,
+              (long long)(d->bytes[0] + d->bytes[1] + d->bytes[2]), (long long)d->elems);
     for (int s = 0; s < TWIN_STEPS; s++) {
         r.step.metrics = NULL;
         run_gradients(&r);
         first = s ? first : r.step.verdict.loss;
-        for (int i = 0; i < n; i++)
-            if (twin[i].n)
-                memcpy(twin[i].g, param_at(&r.params, twin[i].t, &d->grad, twin[i].from),
-                       (size_t)twin[i].n * 4);
+        for (int i = 0; i < n; i++) {
+            const Twin *x = &twin[i];
+            if (x->n)
+                r.dev.copy(&r.dev, mat(x->g, 1, x->n, F32),
+                           mat(param_at(&r.params, x->t, &d->grad, x->from), 1, x->n, d->grad.type));
+        }
         r.dev.wait_snapshots(&r.dev);
         optimizer_step(&r.opt, lr);
         data_gather_all(d, s & 1);
@@ -170,7 +174,7 @@ static void twins(void)
     for (int i = 0; i < 5; i++)
         for (int stage = 0; stage < 4; stage++) {
             char text[64];
-            const char *more[5] = {text, rules[i][0], NULL};
+            const char *more[6] = {text, rules[i][0], NULL};
             int n = 2;
             snprintf(text, sizeof text, "data_parallel_sharding_strategy=%s", stages[stage]);
             if (rules[i][1])
@@ -179,6 +183,12 @@ static void twins(void)
                 more[n++] = "optimizer_cpu_offload=true";
             more[n] = NULL;
             const Config *c = config_for(more);
+            twin(c, current);
+            if (i == 3 || (i + stage) % 2)
+                continue;
+            more[n++] = "main_grads_dtype=bf16";
+            more[n] = NULL;
+            c = config_for(more);
             twin(c, current);
         }
 }

@@ -102,6 +102,28 @@ static Memory held(const char *file, int n, char **args)
     return all;
 }
 
+/* Gradients of 16 bits, kept or sent, are held as planned: half of the bytes of F32 ones, or, where those are
+ * whole, as many and two windows. */
+static void gradients(const char *file, int rank)
+{
+    char *args[7] = {"data_parallel_sharding_strategy=optim_grads", "params_dtype=bf16", "num_layers=4",
+                     "vocab_size=2000", "main_grads_dtype=bf16"};
+    int64_t kept = held(file, 5, args).gradients, f32[2];
+    for (int s = 0; s < 2; s++) {
+        Run r;
+        args[0] = s ? "data_parallel_sharding_strategy=no_shard" : args[0];
+        run_plan(&r, config_load(file, 4, args, 4, USE_MODEL), RUN_TRAIN, 0, rank);
+        f32[s] = r.plan.memory.gradients;
+        run_plan_close(&r);
+    }
+    args[4] = "grad_reduce_in_bf16=true";
+    int64_t sent = held(file, 5, args).gradients;
+    CHECK(2 * kept == f32[0], "%lld bytes of gradients in bf16, %lld in fp32", (long long)kept,
+          (long long)f32[0]);
+    CHECK(sent > f32[1] && sent <= 2 * f32[1], "%lld bytes of gradients that are sent in bf16, %lld in fp32",
+          (long long)sent, (long long)f32[1]);
+}
+
 static Memory stage(const char *file, const char *strategy, const char *dtype, const char *offload)
 {
     char sharding[96], type[64], elsewhere[64];
@@ -228,6 +250,7 @@ int main(void)
           "offloaded: %lld in all, %lld of the optimizer, %lld of the host; before %lld and %lld",
           (long long)away.total, (long long)away.optimizer, (long long)away.host, (long long)planned[1].total,
           (long long)planned[1].optimizer);
+    gradients(file, rank);
     for (int k = 0; k < 4; k++) {
         shared_sequence(file, 2, kinds[k]);
         shared_sequence(file, 4, kinds[k]);

@@ -56,13 +56,19 @@ static void total_item(void *ctx, int64_t item, int thread)
     const Job *j = ctx;
     int64_t c0 = item * PIECE, w = piece_cols(j, c0);
     for (int k = 0; k < 2; k++) {
-        REAL *out = mat_at(j->out[k], 0, c0);
-        for (int64_t i = 0; i < w && out; i += VN) {
+        Mat part = mat_cols(j->out[k], c0, w);
+        REAL piece[PIECE];
+        if (!part.p)
+            continue;
+        const REAL *old = row_in(part, 0, piece);
+        REAL *out = row_out(part, 0, piece);
+        for (int64_t i = 0; i < w; i += VN) {
             Vec sum = {0};
             for (int64_t b = 0; b < j->blocks; b++)
                 sum += vget(partial(j, k, b) + c0 + i, w - i);
-            vput(out + i, vget(out + i, w - i) + sum, w - i);
+            vput(out + i, vget(old + i, w - i) + sum, w - i);
         }
+        row_done(part, 0, out);
     }
 }
 
@@ -71,7 +77,7 @@ static void column_sums(Job *j)
     j->n = j->dy.cols / j->groups;
     BUG_ON(j->dy.cols % j->groups || j->n > ROW_MAX);
     for (int k = 0; k < 2; k++)
-        BUG_ON(j->out[k].p && (j->out[k].cols != j->n || j->out[k].type != REAL_TYPE));
+        BUG_ON(j->out[k].p && (j->out[k].cols != j->n || !is_gradient(j->out[k].type, j->dy.type)));
     if (!j->n || !j->dy.rows)
         return;
     int64_t most = ROW_MAX / j->n, blocks = (j->dy.rows + BLOCK_ROWS - 1) / BLOCK_ROWS;

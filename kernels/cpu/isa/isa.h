@@ -237,6 +237,12 @@ static inline void row_done(Mat m, int64_t r, const REAL *buf)
         FN(store_reals)(mat_at(m, r, 0), buf, m.cols, m.type);
 }
 
+/* Whether a gradient may be of type t where storage is of type `storage`. */
+static inline int is_gradient(Dtype t, Dtype storage)
+{
+    return t == REAL_TYPE || (t == BF16 && storage == BF16);
+}
+
 /* Returns buffer `slot`, 0..ROW_SLOTS-1, of a thread: ROW_MAX reals. Ops whose rows may be wider work on
  * pieces of a row. */
 REAL *FN(row_buf)(Device *d, int thread, int slot);

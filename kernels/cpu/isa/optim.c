@@ -57,13 +57,15 @@ static void update_item(void *ctx, int64_t item, int thread)
     const Job *j = ctx;
     const Updated *x = j->x;
     Dtype type = j->rates.u->out_type;
-    REAL *const base[ARRAYS] = {x->w, x->m, x->v, j->dir, (REAL *)x->g}, masters[PIECE];
+    REAL *const base[ARRAYS] = {x->w, x->m, x->v, j->dir, (REAL *)x->g}, masters[PIECE], gradients[PIECE];
     int64_t end = (item + 1) * BLOCK < x->n ? (item + 1) * BLOCK : x->n;
     for (int64_t i = item * BLOCK, n; i < end; i += n) {
         REAL *p[ARRAYS];
         n = end - i < PIECE ? end - i : PIECE;
         for (int k = 0; k < ARRAYS; k++)
             p[k] = base[k] ? base[k] + i : NULL;
+        if (j->rates.u->bf16_g)
+            FN(load_reals)(p[G] = gradients, (const uint16_t *)x->g + i, n, BF16);
         if (x->rest)
             join(p[W] = masters, (uint16_t *)x->out + i, x->rest + i, n);
         update_piece(j, p, n);
@@ -85,6 +87,7 @@ static void update(Device *d, const Update *u, UpdateRule *rule, int dir, int ou
     for (int64_t i = 0; i < u->count && v->go; i++) {
         const Updated *x = &u->list[i];
         BUG_ON(x->rest && (x->w || u->out_type != BF16 || REAL_TYPE != F32));
+        BUG_ON(u->bf16_g && (u->out_type != BF16 || dir));
         Rates rates = {u, (REAL)v->multiplier, (REAL)(u->lr * (x->trust ? *x->trust : 1)), (REAL)x->wd,
                        unbias1, unbias2};
         Job j = {x, rates, rule, dir ? x->dir : NULL, out ? x->out : NULL};
