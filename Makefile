@@ -9,6 +9,7 @@
 #                 attention through cuDNN where the headers of cuDNN 9 and cudnn-frontend are (scripts/setup gpu gets
 #                 them; CUDNN_INC=PATH and CUDNN_FRONTEND_INC=PATH: other folders). CUDNN=0: without; 1: or stop
 # make bench-schedules        processor time of making and checking the largest lists of instructions
+# make bench-search           layers, order and recomputation chosen together, for five models of unequal stages
 # make gpu-roofline           MFU of one H200 by a model of each kernel, beside the planner's
 # make docs       rewrites configs/OPTIONS.md           make size           lines per file
 #
@@ -369,6 +370,9 @@ gpu-roofline: $(BUILD)/test_roofline
 bench-schedules: $(BUILD)/test_lower
 	$< speed
 
+bench-search: train
+	tests/plan/search_models.sh
+
 test-kill: $(BUILD)/test_checkpoint $(BUILD)/test_faults train
 	BUILD=$(BUILD) tests/checkpoint/kill_save.sh long
 	BUILD=$(BUILD) tests/parallel/faults.sh long
@@ -471,6 +475,6 @@ clean:
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
-.PHONY: all tests op-tests fuzz cuda-tests test test-allocations test-emulation docs demo bench gpu-roofline bench-schedules test-failures test-goodput test-hangs test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
+.PHONY: all tests op-tests fuzz cuda-tests test test-allocations test-emulation docs demo bench gpu-roofline bench-schedules bench-search test-failures test-goodput test-hangs test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
         test-slurm test-kubernetes test-readme test-bare test-pack test-sass test-seeds test-same test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

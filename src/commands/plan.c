@@ -4,6 +4,7 @@
 #include "calibrate.h"
 #include "commands.h"
 #include "config_table.h"
+#include "joint.h"
 #include "json_number.h"
 #include "plan_times.h"
 #include "run_costs.h"
@@ -387,9 +388,63 @@ static void command_calibrate(const Config *c, const char *path, int argc, char 
     free(line);
 }
 
+/* ---- --search ---- */
+
+static json_t *planned_json(const Planned *p)
+{
+    if (!p->step)
+        return json_null();
+    return json_pack("{s:i s:s s:o s:I}", "vpp", p->v, "recompute", layout_recompute[p->recompute], "step_ms",
+                     json_number(1e3 * p->step), "memory", (json_int_t)p->memory);
+}
+
+static json_t *search_json(const Joint *j, const char *keys, const char *clock)
+{
+    return json_pack("{s:s s:s s:s s:s s:o s:o s:i s:o s:o}", "schedule", schedule_name(j->best.kind),
+                     "layout", j->layout, "keys", keys, "clock", clock, "pipeline_ms",
+                     json_number(1e3 * j->best.makespan), "lower_bound_ms", json_number(1e3 * j->bound),
+                     "ordered", j->tried, "planned", planned_json(&j->winner), "equal_layers",
+                     planned_json(&j->even));
+}
+
+static void print_search(const Joint *j, const char *keys, const char *clock)
+{
+    const Planned *w = &j->winner, *e = &j->even;
+    printf("found      %s, recomputing %s: %s\n", schedule_name(j->best.kind), layout_recompute[w->recompute],
+           j->layout);
+    printf("pipeline   %.2f ms of a step; no order of any partition that fits, with one stage a rank or two "
+           "in a V, takes less than %.2f: %.2f %% more\n", 1e3 * j->best.makespan, 1e3 * j->bound,
+           100 * (j->best.makespan / j->bound - 1));
+    printf("step       %.2f ms, %.1f MB on the fullest rank; %d partitions ordered\n", 1e3 * w->step,
+           (double)w->memory / 1e6, j->tried);
+    if (e->step)
+        printf("beside     %s with equal numbers of layers, %d stage%s a rank, recomputing %s: %.2f ms, %.1f "
+               "MB; %.2f times as long\n", e->v > 1 ? "interleaved 1F1B" : "1F1B", e->v, e->v > 1 ? "s" : "",
+               layout_recompute[e->recompute], 1e3 * e->step, (double)e->memory / 1e6, e->step / w->step);
+    else
+        printf("beside     no 1F1B with equal numbers of layers is legal and fits\n");
+    printf("keys       %s\nclock      %s\n", keys, clock);
+}
+
+/* Does --search. */
+static void command_search(const Config *c, const JointAsk *ask, int json)
+{
+    Joint j;
+    joint_search(&j, ask, c);
+    char *keys = joint_keys(&j, ask, c), *clock = joint_clock(&j);
+    if (json)
+        json_print(stdout, search_json(&j, keys, clock), JSON_INDENT(2));
+    else
+        print_search(&j, keys, clock);
+    free(keys);
+    free(clock);
+    joint_close(&j);
+}
+
 int command_plan(int argc, char **argv)
 {
     Args a = cli_open("plan", argc, argv);
+    const char *lists = args_value(&a, "--search");
     int json = args_switch(&a, "--json"), world = (int)args_number(&a, "--world");
     int explain = args_switch(&a, "--explain"), measure = args_switch(&a, "--calibrate");
     const char *machine = args_value(&a, "--machine");
@@ -412,6 +467,13 @@ int command_plan(int argc, char **argv)
     const Machine *m = machine ? machine_load(machine) : NULL;
     if (m)
         predict_check(c, m);
+    if (lists && !m)
+        die(EXIT_CONFIG, "usage", "train plan --search needs the times of a machine; change: give --machine");
+    if (lists) {
+        command_search(c, &(JointAsk){path, nkeys, c->world, keys, m, lists}, json);
+        free(keys);
+        return EXIT_DONE;
+    }
     plan_open(&p, c, m);
     Advice best[ADVICES];
     int n = explain && m ? advise(best, path, nkeys, keys, c->world, m, p.will.step) : 0;

@@ -1,0 +1,48 @@
+/* partition -- a model's units shared out over the ranks of a pipeline together with the order of their work.
+ *
+ * Units are what cannot be cut: the embedding, each layer, the head, in model order, each with times and
+ * bytes of its own. A stage is a row of successive units, at least one. A rank gets one stage, or two that
+ * lie in a V.
+ *
+ * With one stage a rank there is a time for every stage that no order of the step can beat (bound.h), which
+ * depends on where the stage begins and ends, and on the first stage. So the least of all partitions' bounds
+ * is found exactly. In a V it is found likewise, with times of the ranks that depend on where their two
+ * stages begin and end. The search begins at the partition that has the least bound, and moves units between
+ * neighbours as long as the order of the moved partition is shorter. */
+#ifndef PARTITION_H
+#define PARTITION_H
+#include "schedule.h"
+
+typedef struct {
+    int n;                     /* units, at least as many as stages */
+    const double *cost[3];     /* [n] time of F, D, W of each unit */
+    const double *fixed;       /* [n] bytes that a unit takes the whole step; NULL: memory is not bounded */
+    const double *held;        /* [n] bytes that a microbatch takes from its F to its W */
+    const double *scratch;     /* [n] bytes while it computes: of a rank, the most of its units */
+    double room;               /* bytes of a rank */
+    PipeShape shape;           /* p, m, limit, hop, weight_share; the rest is not read */
+} Units;
+
+typedef struct {
+    ScheduleKind kind;
+    int v, limit;              /* stages of a rank; as in PipeShape */
+    int *first;                /* [p * v + 1] first unit of each stage; n */
+    double makespan;           /* of the order of these stages; INFINITY: nothing was found that fits */
+    double bound;              /* of partition_bound, for this kind's placement and limit */
+    int tried;                 /* partitions that were ordered */
+} Partition;
+
+/* The least time of a step over all partitions and orders that hold at most shape.limit microbatches and
+ * u->room bytes on a rank; INFINITY: none fits.
+ *   v  in  stages of a rank: 1; 2, in a V */
+double partition_bound(const Units *u, int v);
+
+/* Finds a partition. Counts its work and does not time it: equal units give equal partitions. Allocates.
+ *   kind  in  ZB_AUTO, or one that places stages in a V
+ *   most  in  partitions that may be ordered */
+void partition_search(Partition *out, const Units *u, ScheduleKind kind, int most);
+void partition_close(Partition *p);
+
+/* The shape of a partition, with the costs of its stages in cost [3 * p * v]: F, D, W of each. */
+PipeShape partition_shape(const Units *u, const Partition *p, double *cost);
+#endif

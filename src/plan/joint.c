@@ -1,0 +1,396 @@
+/* joint -- layers, their order and recomputation chosen together, for the machine of a plan */
+#define _GNU_SOURCE
+#include "joint.h"
+#include "config_table.h"
+#include "custom.h"
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ORDERS_MOST = 200, ORDERS_LEAST = 40 };     /* partitions ordered in one kind of schedule */
+enum { ORDERED = 100000 };     /* microbatches of ranks in them; a schedule with so many takes seconds */
+enum { CHANGES = 20, ATTEMPTS = 6, EVEN_MOST = 16 };
+
+/* What the searched keys are set to first, so that none of the configuration's is left. */
+static const char *const cleared[] = {
+    "pipeline_max_activations=null", "pipeline_balance=count", "num_layers_in_first_pipeline_stage=null",
+    "num_layers_in_last_pipeline_stage=null", "account_for_embedding_in_pipeline_split=false",
+    "account_for_loss_in_pipeline_split=false", "microbatch_group_size_per_vp_stage=null",
+};
+enum { CLEARED = sizeof cleared / sizeof *cleared };
+
+/* Units of the model in one way to recompute. */
+typedef struct {
+    Units u;
+    double *all;               /* [6][n] memory of u's arrays */
+} Timed;
+
+/* ---- configurations ---- */
+
+static int recompute_changes(char **out, Recompute how)
+{
+    out[0] = textf("recompute_granularity=%s", layout_recompute[how]);
+    out[1] = textf("recompute_method=%s", how == RECOMPUTE_FULL ? "uniform" : "none");
+    out[2] = textf("recompute_num_layers=%s", how == RECOMPUTE_FULL ? "1" : "null");
+    return 3;
+}
+
+/* Checks the configuration with the searched keys cleared and `n` changes; NULL: it breaks a rule. */
+static const Config *changed(Check *k, const JointAsk *ask, Recompute how, int n, char **change, int world)
+{
+    char **line = keep_alloc((size_t)(ask->nargs + CLEARED + 3 + n), sizeof *line);
+    int at = ask->nargs;
+    memcpy(line, ask->args, (size_t)ask->nargs * sizeof *line);
+    for (int i = 0; i < CLEARED; i++)
+        line[at++] = text_copy(cleared[i]);
+    at += recompute_changes(line + at, how);
+    for (int i = 0; i < n; i++)
+        line[at++] = change[i];
+    config_check(k, ask->path, at, line, world, USE_MODEL);
+    return k->n + k->dropped ? NULL : k->cfg;
+}
+
+/* Predicts a pipeline in which each unit has a rank of its own.
+ *   m  in  microbatches; 0: those of the configuration
+ * Returns 0 if that is not legal. */
+static int predict_units(Prediction *out, const JointAsk *ask, const Config *c, Recompute how,
+                         const char *schedule, int m, Check *k)
+{
+    int64_t n = c->num_layers + 2, batch = m * c->micro_batch_size * c->data_parallel_size;
+    char *change[CHANGES];
+    int at = 0;
+    change[at++] = textf("pipeline_model_parallel_size=%ld", n);
+    change[at++] = textf("pipeline_model_parallel_layout=E(|t)*%ld|L", c->num_layers);
+    change[at++] = textf("pipeline_schedule=%s", schedule);
+    change[at++] = text_copy("pipeline_schedule_file=null");
+    change[at++] = text_copy("num_virtual_stages_per_pipeline_rank=null");
+    if (m) {
+        change[at++] = text_copy("step_batch_size_schedule=null");
+        change[at++] = textf("global_batch_size=%ld", batch);
+    }
+    int world = (int)(c->world / c->pipeline_model_parallel_size * n);
+    const Config *apart = changed(k, ask, how, at, change, world);
+    if (apart)
+        predict(out, apart, ask->m);
+    return apart != NULL;
+}
+
+/* ---- units ---- */
+
+static int last_m(const Config *c)
+{
+    return (int)(c->batch_step[c->batch_steps - 1].batch / (c->micro_batch_size * c->data_parallel_size));
+}
+
+static int64_t kept_bytes(const Memory *m) { return m->parameters + m->gradients + m->optimizer; }
+
+/* Times and weighs the units; 0: this way to recompute is not legal. */
+static int timed_open(Timed *t, const JointAsk *ask, const Config *c, Recompute how, Check *k)
+{
+    Prediction split = {0}, one = {0}, two = {0};
+    size_t n = (size_t)c->num_layers + 2;
+    *t = (Timed){0};
+    int legal = predict_units(&split, ask, c, how, "zb-h1", 0, k) &&
+                predict_units(&one, ask, c, how, "gpipe", 1, k) &&
+                predict_units(&two, ask, c, how, "gpipe", 2, k);
+    double *x = t->all = xcalloc(6 * n, sizeof *x);
+    for (size_t i = 0; i < n && legal; i++) {
+        const StageTime *s = &split.stage[i];
+        x[i] = s->forward.work;
+        x[n + i] = s->backward_x.work;
+        x[2 * n + i] = s->backward_w.work;
+        x[3 * n + i] = (double)kept_bytes(&one.memory[i]);
+        x[4 * n + i] = (double)(two.memory[i].activations - one.memory[i].activations);
+        x[5 * n + i] = (double)one.memory[i].total - x[3 * n + i] - x[4 * n + i];
+    }
+    t->u = (Units){.n = (int)n, .cost = {x, x + n, x + 2 * n}, .fixed = x + 3 * n, .held = x + 4 * n,
+                   .scratch = x + 5 * n,
+                   .room = machine_room(ask->m, c->world) - (double)machine_reserve(ask->m, c->world),
+                   .shape = {.p = (int)c->pipeline_model_parallel_size, .m = last_m(c), .hop = split.hop,
+                             .weight_share = 1}};
+    prediction_close(&split);
+    prediction_close(&one);
+    prediction_close(&two);
+    if (!legal) {
+        free(t->all);
+        t->all = NULL;
+    }
+    return legal;
+}
+
+/* ---- the search ---- */
+
+/* Searches one kind of schedule; keeps what is better than `j->best`. 0: nothing fits. */
+static int try_kind(Joint *j, const Timed *t, Recompute how, ScheduleKind kind, int limit)
+{
+    Partition found;
+    Units u = t->u;
+    int orders = ORDERED / (u.shape.p * u.shape.m);
+    orders = orders < ORDERS_LEAST ? ORDERS_LEAST : orders > ORDERS_MOST ? ORDERS_MOST : orders;
+    u.shape.limit = limit;
+    partition_search(&found, &u, kind, orders);
+    j->tried += found.tried;
+    if (found.makespan >= j->best.makespan) {
+        int fits = !isinf(found.makespan);
+        partition_close(&found);
+        return fits;
+    }
+    partition_close(&j->best);
+    j->best = found;
+    j->winner.recompute = how;
+    j->winner.v = found.v;
+    return 1;
+}
+
+/* The least bound of all partitions of these units. */
+static double bound_of(const Timed *t)
+{
+    Units u = t->u;
+    u.shape.limit = u.shape.m;
+    double one = partition_bound(&u, 1);
+    return u.n < 2 * u.shape.p ? one : fmin(one, partition_bound(&u, 2));
+}
+
+static void try_recompute(Joint *j, const Timed *t, Recompute how)
+{
+    static const ScheduleKind vee[] = {SCHEDULE_ZB_V, SCHEDULE_V_HALF, SCHEDULE_V_MIN};
+    int p = t->u.shape.p, m = t->u.shape.m;
+    double bound = bound_of(t);
+    j->bound = fmin(j->bound, bound);
+    for (int limit = p; limit <= 2 * p; limit += p)
+        if (bound < j->best.makespan)
+            try_kind(j, t, how, SCHEDULE_ZB_AUTO, limit < m ? limit : m);
+    for (int i = 0, fits = 0; i < 3 && t->u.n >= 2 * p && !fits; i++)      /* the next holds less */
+        if (bound < j->best.makespan * (1 - 1e-3))
+            fits = try_kind(j, t, how, vee[i], 0);
+}
+
+/* ---- what comes out ---- */
+
+static void write_lists(const Joint *j, const JointAsk *ask)
+{
+    ScheduleSet set;
+    FILE *f = fopen(ask->lists, "w");
+    if (!f)
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: give a path in a directory that is there",
+            ask->lists, strerror(errno));
+    schedules_open(&set, &j->shape);
+    custom_write(f, &set);
+    schedules_close(&set);
+    int bad = ferror(f);
+    if (fclose(f) || bad)
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space on its file system", ask->lists,
+            strerror(errno));
+}
+
+/* Plans a configuration; returns 0 and leaves `out` if it is not legal. */
+static int plan_one(Planned *out, Check *k, const JointAsk *ask, Recompute how, int n, char **change)
+{
+    Prediction p;
+    const Config *c = changed(k, ask, how, n, change, ask->world);
+    if (!c)
+        return 0;
+    predict(&p, c, ask->m);
+    *out = (Planned){.v = p.n / p.p, .recompute = how, .step = p.step};
+    for (int r = 0; r < p.p; r++)
+        out->memory = p.memory[r].total > out->memory ? p.memory[r].total : out->memory;
+    prediction_close(&p);
+    return 1;
+}
+
+/* Writes the winner's lists and plans it with them. */
+static void plan_winner(Joint *j, const JointAsk *ask)
+{
+    int n = j->shape.p * j->best.v, *layers = xcalloc((size_t)n, sizeof *layers);
+    char *change[4];
+    Check k;
+    for (int s = 0; s < n; s++)
+        layers[s] = j->best.first[s + 1] - j->best.first[s] - (s == 0) - (s == n - 1);
+    free(j->layout);
+    j->layout = config_print_layout(layers, n);
+    free(layers);
+    write_lists(j, ask);
+    change[0] = textf("pipeline_model_parallel_layout=%s", j->layout);
+    change[1] = text_copy("pipeline_schedule=custom");
+    change[2] = textf("pipeline_schedule_file=%s", ask->lists);
+    change[3] = text_copy("num_virtual_stages_per_pipeline_rank=null");
+    if (plan_one(&j->winner, &k, ask, j->winner.recompute, 4, change))
+        return;
+    check_print(&k, stderr);
+    die(EXIT_CONFIG, "search", "what --search found breaks the rules above; change: what they name");
+}
+
+/* Plans interleaved 1F1B with equal numbers of layers, or 1F1B, in one way to recompute. */
+static void plan_even(Joint *j, const JointAsk *ask, const Config *c, Recompute how)
+{
+    for (int v = 1; v <= EVEN_MOST; v++) {
+        char *change[4];
+        Planned even;
+        Check k;
+        if (c->num_layers % (v * c->pipeline_model_parallel_size))
+            continue;
+        void *mark = keep_mark();
+        change[0] = textf("num_virtual_stages_per_pipeline_rank=%d", v);
+        change[1] = textf("pipeline_schedule=%s", v > 1 ? "interleaved" : "1f1b");
+        change[2] = text_copy("pipeline_model_parallel_layout=null");
+        change[3] = text_copy("pipeline_schedule_file=null");
+        int legal = plan_one(&even, &k, ask, how, 4, change);
+        keep_release(mark);
+        if (legal && machine_fits(ask->m, ask->world, even.memory) &&
+            (!j->even.step || (even.v > 1) > (j->even.v > 1) ||
+             ((even.v > 1) == (j->even.v > 1) && even.step < j->even.step)))
+            j->even = even;
+    }
+}
+
+/* ---- all ---- */
+
+static void refuse(const JointAsk *ask, const Config *c)
+{
+    int64_t p = c->pipeline_model_parallel_size;
+    if (p < 2)
+        die(EXIT_CONFIG, "search", "train plan --search shares a model out over a pipeline, and this one has "
+            "one rank; change: pipeline_model_parallel_size of 2 or more");
+    if (c->num_layers + 2 < p)
+        die(EXIT_CONFIG, "search", "%ld pipeline ranks, but embedding, %ld layers and head are %ld units; "
+            "change: pipeline_model_parallel_size of at most %ld", p, c->num_layers, c->num_layers + 2,
+            c->num_layers + 2);
+    if (ask->m->shared)
+        die(EXIT_CONFIG, "search", "the ranks of machine %s share one device, so the time of a unit depends "
+            "on what the others do; change: a machine whose ranks have devices of their own", ask->m->name);
+    if (c->batch_steps > 1)
+        die(EXIT_CONFIG, "search", "a file of lists has lists for one number of microbatches, and "
+            "step_batch_size_schedule has several; change: global_batch_size in its place");
+    if (c->cpu_offloading_num_layers)
+        die(EXIT_CONFIG, "search", "cpu_offloading_num_layers counts the layers of a stage, which are what "
+            "--search looks for; change: cpu_offloading_num_layers=0");
+    if (c->overlap_moe_expert_parallel_comm)
+        die(EXIT_CONFIG, "search", "--search orders both halves of backward apart, and "
+            "overlap_moe_expert_parallel_comm pairs a whole one with a forward; change: "
+            "overlap_moe_expert_parallel_comm=false");
+}
+
+/* Whether the command line leaves this way to recompute open. */
+static int may(const JointAsk *ask, const Config *c, Recompute how)
+{
+    static const char key[] = "recompute_granularity=";
+    for (int i = 0; i < ask->nargs; i++)
+        if (!strncmp(ask->args[i], key, sizeof key - 1))
+            return (int)how == c->recompute_granularity;
+    return 1;
+}
+
+/* Searches with `less` bytes of a rank left free. */
+static void search_all(Joint *j, Timed *t, double less)
+{
+    partition_close(&j->best);
+    j->best.makespan = INFINITY;
+    for (int how = 0; how < RECOMPUTES; how++) {
+        if (!t[how].all)
+            continue;
+        Timed tight = t[how];
+        tight.u.room -= less;
+        try_recompute(j, &tight, (Recompute)how);
+    }
+    if (isinf(j->best.makespan))
+        return;
+    const Units *u = &t[j->winner.recompute].u;
+    free(j->cost);
+    j->cost = xcalloc(3 * (size_t)(u->shape.p * j->best.v), sizeof *j->cost);
+    j->shape = partition_shape(u, &j->best, j->cost);
+    j->shape.limit = j->best.limit;
+}
+
+void joint_search(Joint *j, const JointAsk *ask, const Config *c)
+{
+    Timed t[RECOMPUTES] = {{.all = NULL}};
+    Check k;
+    double less = 0;
+    int legal = 0;
+    *j = (Joint){.bound = INFINITY};
+    refuse(ask, c);
+    void *mark = keep_mark();
+    for (int how = 0; how < RECOMPUTES; how++)
+        if (may(ask, c, (Recompute)how)) {
+            legal += timed_open(&t[how], ask, c, (Recompute)how, &k);
+            plan_even(j, ask, c, (Recompute)how);
+        }
+    if (!legal) {
+        check_print(&k, stderr);
+        die(EXIT_CONFIG, "search", "the units of the model cannot be timed, because the configuration with a "
+            "pipeline rank for each of them breaks the rules above; change: what they name");
+    }
+    for (int i = 0; i < ATTEMPTS; i++) {
+        search_all(j, t, less);
+        if (isinf(j->best.makespan))
+            break;
+        plan_winner(j, ask);
+        if (machine_fits(ask->m, ask->world, j->winner.memory))
+            break;
+        less += (double)(j->winner.memory + machine_reserve(ask->m, ask->world)) -
+                machine_room(ask->m, ask->world);
+        j->winner.step = 0;
+    }
+    for (int how = 0; how < RECOMPUTES; how++)
+        free(t[how].all);
+    keep_release(mark);
+    if (isinf(j->best.makespan) || !j->winner.step)
+        die(EXIT_CONFIG, "search", "no partition of the model over %ld pipeline ranks that was found fits "
+            "into the memory of %s; change: more ranks, or a smaller micro_batch_size",
+            c->pipeline_model_parallel_size, ask->m->name);
+}
+
+void joint_close(Joint *j)
+{
+    partition_close(&j->best);
+    free(j->cost);
+    free(j->layout);
+}
+
+/* ---- in words ---- */
+
+char *joint_keys(const Joint *j, const JointAsk *ask, const Config *c)
+{
+    const int set[CLEARED] = {
+        c->pipeline_max_activations != CFG_ABSENT, c->pipeline_balance != PIPELINE_BALANCE_COUNT,
+        c->num_layers_in_first_pipeline_stage != CFG_ABSENT,
+        c->num_layers_in_last_pipeline_stage != CFG_ABSENT,
+        c->account_for_embedding_in_pipeline_split, c->account_for_loss_in_pipeline_split,
+        c->microbatch_group_size_per_vp_stage != CFG_ABSENT &&
+            c->microbatch_group_size_per_vp_stage != c->pipeline_model_parallel_size,
+    };
+    Recompute how = j->winner.recompute;
+    char *text = NULL;
+    size_t size;
+    FILE *f = xmemstream(&text, &size);
+    fprintf(f, "'pipeline_model_parallel_layout=%s' pipeline_schedule=custom pipeline_schedule_file=%s "
+            "num_virtual_stages_per_pipeline_rank=%d recompute_granularity=%s recompute_method=%s "
+            "recompute_num_layers=%s", j->layout, ask->lists, j->best.v, layout_recompute[how],
+            how == RECOMPUTE_FULL ? "uniform" : "none", how == RECOMPUTE_FULL ? "1" : "null");
+    for (int i = 0; i < CLEARED; i++)
+        if (set[i])
+            fprintf(f, " %s", cleared[i]);
+    fclose(f);
+    return text;
+}
+
+char *joint_clock(const Joint *j)
+{
+    static const char *const key[] = {"clock_forward_ms", "clock_backward_input_ms",
+                                      "clock_backward_weight_ms"};
+    int n = j->shape.p * j->best.v;
+    char *text = NULL;
+    size_t size;
+    FILE *f = xmemstream(&text, &size);
+    fprintf(f, "--m %d ", j->shape.m);
+    for (int k = 0; k < 3; k++) {
+        fprintf(f, "'%s=[", key[k]);
+        for (int s = 0; s < n; s++)
+            fprintf(f, "%s%.6g", s ? "," : "", 1e3 * j->shape.cost[k][s]);
+        fprintf(f, "]' ");
+    }
+    fprintf(f, "clock_p2p_ms=%.6g", 1e3 * j->shape.hop);
+    fclose(f);
+    return text;
+}

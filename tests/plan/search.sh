@@ -1,0 +1,90 @@
+#!/bin/sh
+# tests/plan/search.sh -- `train plan --search`: what it finds beats equal layer counts and no bound; its keys make the
+# plan, the lists and the run that it told, the clock device takes the time that it told; and what it refuses.
+work=${WORK:?}
+fail() { echo "# $1"; for f in out err; do [ ! -f "$work/$f" ] || sed 's/^/#   /' "$work/$f"; done; exit 1; }
+. tests/tiny.sh
+cat > "$work/gpt.yaml" <<'YAML'
+model: {num_layers: 12, hidden_size: 2048, num_attention_heads: 16, seq_length: 2048, vocab_size: 256000,
+        add_bias_linear: false, untie_embeddings_and_output_weights: true}
+data: {tokenizer_type: none}
+train: {micro_batch_size: 1, global_batch_size: 24}
+precision: {params_dtype: bf16}
+parallel: {pipeline_model_parallel_size: 4, pipeline_schedule: interleaved, num_virtual_stages_per_pipeline_rank: 3,
+           microbatch_group_size_per_vp_stage: 6}
+YAML
+value() { sed -n "s/.*\"$1\": \"*\\([^\"]*[^\",]\\)\"*,*$/\\1/p" "$work/out" | sed -n "${2:-1}p"; }
+
+# search CONFIG WORLD KEYS...: writes out; sets keys, clock and the numbers of the result
+search() {
+    config=$1 world=$2
+    shift 2
+    "$TRAIN" plan "$config" --machine h100 --world "$world" --search "$work/lists.csv" --json "$@" \
+        > "$work/out" 2> "$work/err" || fail "search $*"
+    keys=$(value keys) clock=$(value clock) pipeline=$(value pipeline_ms) bound=$(value lower_bound_ms)
+    step=$(value step_ms) even=$(value step_ms 2) memory=$(value memory) layout=$(value layout)
+}
+holds() { awk "BEGIN { exit !($1) }" || fail "$2: not $1"; }
+
+# planned "KEYS": the plan with the winner's keys has the step and the memory that were told
+planned() {
+    eval "\"\$TRAIN\" plan \"$config\" --machine h100 --world $world --json $1 $keys" > "$work/out" 2> "$work/err" ||
+        fail "plan with $keys"
+    holds "$(value step_ms) / $step > 1 - 1e-9 && $(value step_ms) / $step < 1 + 1e-9" "step of the plan"
+    most=$(sed -n 's/.*"total": \([0-9]*\).*/\1/p' "$work/out" | sort -n | tail -n 1)
+    [ "$most" = "$memory" ] || fail "$memory bytes told, $most planned"
+    bubble=$(value bubble)
+}
+
+# measured "KEYS": the clock device takes the time that was told, and the stages those of the plan
+measured() {
+    eval "GRIDIRON_CLOCK=virtual \"\$TRAIN\" bubble \"$config\" --json --csv \"$work/cells.csv\" $1 $keys $clock" \
+        > "$work/out" 2> "$work/err" || fail "bubble with $keys $clock"
+    rate=$(sed -n '/"measured"/,/}/s/.*"step_rate": \([-0-9.e+]*\).*/\1/p' "$work/out")
+    simulated=$(sed -n '/"simulated": {/,/}/s/.*"step_rate": \([-0-9.e+]*\).*/\1/p' "$work/out")
+    lists=$(sed -n '/"simulated": {/,/}/s/.*"rate": \([-0-9.e+]*\).*/\1/p' "$work/out" | head -n 1)
+    holds "$bubble - $lists < 2e-3 && $lists - $bubble < 2e-3" "the bubble of the plan"
+    holds "$(value simulated_ms) / $pipeline > 0.99999 && $(value simulated_ms) / $pipeline < 1.00001" "the simulated step"
+    holds "(1 - $simulated) / (1 - $rate) > 0.99 && (1 - $simulated) / (1 - $rate) < 1.01" "the measured step"
+}
+
+# A vocabulary whose head takes as long as several layers: it gets a rank of its own. Recomputing stays as it is given.
+search "$work/gpt.yaml" 4 recompute_granularity=none
+case $layout in *'|L') ;; *) fail "the head is not alone: $layout" ;; esac
+holds "$pipeline >= $bound && $pipeline < 1.06 * $bound && $even > 1.3 * $step" "the search"
+planned ''
+measured ''
+
+# Experts in every second layer, over expert ranks
+experts='num_moe_experts=4 moe_layer_freq=2 moe_router_topk=2 expert_model_parallel_size=2'
+experts="$experts vocab_size=32000 hidden_size=1024 global_batch_size=48"
+# shellcheck disable=SC2086
+search "$work/gpt.yaml" 8 $experts
+holds "$pipeline >= $bound && $pipeline < 1.1 * $bound" "the search with experts"
+planned "$experts"
+measured "$experts"
+
+# The winner trains as any other schedule.
+tiny "$work/tiny.yaml" model.num_layers=6 model.untie_embeddings_and_output_weights=true train.global_batch_size=8 \
+    parallel.pipeline_model_parallel_size=2 precision.params_dtype=fp64
+search "$work/tiny.yaml" 2
+"$TRAIN" tokenize parallel -o "$work/corpus" > "$work/out" 2>&1 || fail tokenize
+eval "TRAIN=\"\$TRAIN\" scripts/launch -n 2 verify \"$work/tiny.yaml\" $keys --json" > "$work/out" 2> "$work/err" || fail "verify with $keys"
+
+# refused CAUSE ARGS...
+refused() {
+    cause=$1
+    shift
+    "$TRAIN" plan "$work/gpt.yaml" --search "$work/lists.csv" "$@" > "$work/out" 2> "$work/err"
+    code=$?
+    { [ $code = 2 ] && grep -q "$cause.*; change: " "$work/err"; } || fail "exit $code: $*"
+}
+refused 'needs the times of a machine' --world 4
+refused 'this one has one rank' --world 4 --machine h100 pipeline_model_parallel_size=1
+refused 'are 14 units' --world 16 --machine h100 pipeline_model_parallel_size=16 pipeline_schedule=1f1b \
+    num_virtual_stages_per_pipeline_rank=1 'pipeline_model_parallel_layout=E|(t|)*12||L' microbatch_group_size_per_vp_stage=null
+refused 'counts the layers of a stage' --world 4 --machine h100 cpu_offloading_num_layers=1
+refused 'has lists for one number' --world 4 --machine h100 global_batch_size=null \
+    'step_batch_size_schedule=0:24 10M:48' microbatch_group_size_per_vp_stage=null
+refused 'fits into the memory' --world 4 --machine h100 hidden_size=16384 num_attention_heads=128
+exit 0

@@ -1,0 +1,47 @@
+#!/bin/sh
+# tests/plan/search_models.sh -- `make bench-search`: `train plan --search` for five models whose stages are unequal, each
+# beside interleaved 1F1B with equal numbers of layers and beside a bound, and measured on the clock device.
+work=${WORK:-$(mktemp -d)} TRAIN=${TRAIN:-./train}
+common='num_attention_heads: 32, num_query_groups: 8, seq_length: 4096, position_embedding_type: rope, normalization: RMSNorm,
+        activation: swiglu, add_bias_linear: false, untie_embeddings_and_output_weights: true'
+
+# numbers N TIMES ...: a list with N so many times
+numbers() {
+    while [ $# -gt 1 ]; do
+        printf "%$2s" '' | sed "s/ /$1, /g"
+        shift 2
+    done | sed 's/^/[/;s/, $/]/'
+}
+
+# model NAME WORLD MODEL MOE TRAIN PARALLEL: prints what was found, and what the clock device took
+model() {
+    printf '%s\n' "model: {$3, $common}" "moe: {$4}" 'data: {tokenizer_type: none}' "train: {$5}" \
+        'precision: {params_dtype: bf16}' "parallel: {$6}" > "$work/model.yaml"
+    echo "---- $1, $2 ranks"
+    start=$(date +%s.%N)
+    "$TRAIN" plan "$work/model.yaml" --world "$2" --machine h100 --search "$work/lists.csv" > "$work/found" || exit 1
+    end=$(date +%s.%N)
+    grep -E '^(found|pipeline|step|beside)' "$work/found"
+    echo "searched   $(awk "BEGIN { printf \"%.1f\", $end - $start }") s"
+    eval "\"\$TRAIN\" bubble \"$work/model.yaml\" $(sed -n 's/^keys *//p;s/^clock *//p' "$work/found" | tr '\n' ' ')" \
+        > "$work/clock" || exit 1
+    sed -n 's/.*\(Furthest from the simulated step\)/clock      \1/p' "$work/clock"
+}
+
+model 'large vocabulary' 16 'num_layers: 40, hidden_size: 3584, ffn_hidden_size: 14336, vocab_size: 256000' '' \
+    'micro_batch_size: 1, global_batch_size: 64' 'pipeline_model_parallel_size: 8, tensor_model_parallel_size: 2'
+model 'experts in every second layer' 64 'num_layers: 32, hidden_size: 4096, ffn_hidden_size: 14336, vocab_size: 65536' \
+    'num_moe_experts: 16, moe_router_topk: 2, moe_layer_freq: 2' 'micro_batch_size: 1, global_batch_size: 512' \
+    'pipeline_model_parallel_size: 8, expert_model_parallel_size: 8, data_parallel_sharding_strategy: optim'
+model 'three dense layers, then experts' 128 \
+    'num_layers: 64, hidden_size: 4096, ffn_hidden_size: 11008, vocab_size: 129280' \
+    "num_moe_experts: 64, moe_router_topk: 6, moe_ffn_hidden_size: 1408, moe_shared_expert_intermediate_size: 2816,
+      moe_layer_freq: $(numbers 0 3 1 61)" 'micro_batch_size: 1, global_batch_size: 1024' \
+    'pipeline_model_parallel_size: 16, expert_model_parallel_size: 8, data_parallel_sharding_strategy: optim'
+model 'eight dense layers, then experts in every second, large vocabulary' 64 \
+    'num_layers: 32, hidden_size: 4096, ffn_hidden_size: 14336, vocab_size: 256000' \
+    "num_moe_experts: 16, moe_router_topk: 4, moe_layer_freq: $(numbers 0 8 '0, 1' 12)" \
+    'micro_batch_size: 1, global_batch_size: 512' \
+    'pipeline_model_parallel_size: 8, expert_model_parallel_size: 8, data_parallel_sharding_strategy: optim'
+model 'small layers, very large head' 4 'num_layers: 24, hidden_size: 2048, ffn_hidden_size: 8192, vocab_size: 262144' '' \
+    'micro_batch_size: 2, global_batch_size: 128' 'pipeline_model_parallel_size: 4'
