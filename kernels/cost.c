@@ -188,6 +188,10 @@ OPS(X)
 /* reads x once to round it, and once more for its largest magnitude unless the scale is delayed */
 #define COST_fp8_cast                                                                                        \
     MOVES(fp8_cast, (delayed ? 1 : 2) * bytes_of(x) + elements(x) * (!!y + !!yt ? !!y + !!yt : 2))
+#define COST_fp8_act                                                                                         \
+    MOVES(fp8_act, (delayed ? 1 : 2) * (bytes_of(h) + bytes_of(da)) +                                        \
+                       (da.rows || !act_gated(kind) ? 1 : 0.5) * elements(h) *                               \
+                           (!!y + !!yt ? !!y + !!yt : 2))
 /* tensor cores multiply FP8 at twice BF16's FLOP/s, a CPU as F32 */
 #define COST_fp8_matmul                                                                                      \
     MULTIPLIES(fp8_matmul, c, a.cols, sink_of(d)->fp8_as_f32 ? F32 : BF16, sink_of(d)->fp8_as_f32 ? 1 : 2,   \

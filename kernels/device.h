@@ -324,6 +324,15 @@ typedef struct {
      *   delayed  in                    bool: the scale is the one that fp8_next has stored in s */          \
     X(fp8_cast, (Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed),           \
       (d, y, yt, x, s, format, delayed))                                                                     \
+    /* fp8_cast of what an activation makes, with the bits that it would have if it were stored: without da  \
+     * act_fwd's a [T, F], in E4M3; else act_bwd's dh, of h's size, in E5M2. F is a multiple of 16.          \
+     *   y, yt    out             as fp8_cast's, of a or dh                                                  \
+     *   da       in      [T, F]  act_bwd's, of h's type; absent: this is act_fwd                            \
+     *   h        in      [T, F]  BF16 or F16; [T, 2F] for gated kinds                                       \
+     *   kind     in              the activation                                                             \
+     *   s, delayed               as fp8_cast's */                                                           \
+    X(fp8_act, (Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s, int delayed),        \
+      (d, y, yt, da, h, kind, s, delayed))                                                                   \
     /* c (+)= a b^T + bias, divided by the scales of a and b. Not both are E5M2. n and k are multiples of    \
      * 16.                                                                                                   \
      *   c     in/out  [m, n]  storage or real                                                               \

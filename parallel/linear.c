@@ -7,30 +7,51 @@ Fp8Turned linear_turned(Arena *from, int64_t rows, int64_t cols)
     return (Fp8Turned){.p = p, .inverse = mat_take(from, 1, 1, F32), .room = 1};
 }
 
+static void to_fp8(Device *d, void *y, void *yt, Mat x, const Unstored *a, Fp8Scale *s, Fp8Format format,
+                   Precision p)
+{
+    if (a)
+        d->fp8_act(d, y, yt, a->da, a->h, a->kind, s, p.delayed);
+    else
+        d->fp8_cast(d, y, yt, x, s, format, p.delayed);
+}
+
+static void is_there(Device *d, Fp8Turned *t, Fp8Scale *s)
+{
+    d->copy(d, t->inverse, mat(s ? &s->inverse : NULL, 1, 1, F32));
+    BUG_ON(t->there);
+    t->there = 1;
+}
+
 /* An FP8 copy of x in scratch, and with room in t a transposed one there, by one pass over x. */
-static Mat8 cast(Device *d, Arena *scratch, Mat x, Fp8Scale *s, Fp8Format format, Precision p, Fp8Turned *t)
+static Mat8 cast(Device *d, Arena *scratch, Mat x, const Unstored *a, Fp8Scale *s, Fp8Format format,
+                 Precision p, Fp8Turned *t)
 {
     const int both = t && t->room;
     void *at = arena_take(scratch, (size_t)x.rows * (size_t)x.cols);
-    d->fp8_cast(d, at, both ? t->p : NULL, x, s, format, p.delayed);
-    if (both) {
-        d->copy(d, t->inverse, mat(s ? &s->inverse : NULL, 1, 1, F32));
-        BUG_ON(t->there);
-        t->there = 1;
-    }
+    to_fp8(d, at, both ? t->p : NULL, x, a, s, format, p);
+    if (both)
+        is_there(d, t, s);
     return (Mat8){at, x.rows, x.cols, format, s ? &s->inverse : NULL};
 }
 
 /* The transposed FP8 copy of x: that in t, or one in scratch. Its rows are filled up with zeros, for products
  * that sum over them. */
-static Mat8 turned(Device *d, Arena *scratch, Mat x, Fp8Scale *s, Fp8Format format, Precision p, Fp8Turned *t)
+static Mat8 turned(Device *d, Arena *scratch, Mat x, const Unstored *a, Fp8Scale *s, Fp8Format format,
+                   Precision p, Fp8Turned *t)
 {
     const int64_t rows = fp8_padded(x.rows);
     if (t && t->there)
         return (Mat8){t->p, x.cols, rows, format, t->inverse.p};
     void *at = arena_take(scratch, (size_t)rows * (size_t)x.cols);
-    d->fp8_cast(d, NULL, at, x, s, format, p.delayed);
+    to_fp8(d, NULL, at, x, a, s, format, p);
     return (Mat8){at, x.cols, rows, format, s ? &s->inverse : NULL};
+}
+
+void linear_turn(Device *d, Mat x, Precision p)
+{
+    to_fp8(d, NULL, p.xt->p, x, p.xa, p.x, E4M3, p);
+    is_there(d, p.xt, p.x);
 }
 
 /* The FP8 copy of w: the kept one, or one in scratch. */
@@ -38,7 +59,7 @@ static Mat8 weight(Device *d, Arena *scratch, Mat w, int transposed, Precision p
 {
     Fp8Weight *k = p.kept;
     if (!k)
-        return (transposed ? turned : cast)(d, scratch, w, p.w, E4M3, p, NULL);
+        return (transposed ? turned : cast)(d, scratch, w, NULL, p.w, E4M3, p, NULL);
     if (!k->there)
         d->fp8_cast(d, k->plain, k->turned, w, p.w, E4M3, p.delayed);
     k->there = 1;
@@ -58,8 +79,8 @@ Rows linear_rows(Device *d, Arena *scratch, Mat x, const Factor *f)
 {
     Rows r = {.x = x};
     if (f->p.fp8)
-        r.x8 = f->forward ? cast(d, scratch, x, f->p.x, E4M3, f->p, f->p.xt)
-                          : cast(d, scratch, x, f->p.dy, E5M2, f->p, f->p.dyt);
+        r.x8 = f->forward ? cast(d, scratch, x, f->p.xa, f->p.x, E4M3, f->p, f->p.xt)
+                          : cast(d, scratch, x, f->p.dya, f->p.dy, E5M2, f->p, f->p.dyt);
     return r;
 }
 
@@ -138,7 +159,9 @@ void linear_bwd_w(Device *d, Arena *scratch, Sum dw, Mat db, Mat dy, Mat x, Prec
         d->linear_bwd_w(d, dw.m, db, dy, x, acc);
         return;
     }
-    Mat8 dyt8 = turned(d, scratch, dy, p.dy, E5M2, p, p.dyt), xt8 = turned(d, scratch, x, p.x, E4M3, p, p.xt);
+    BUG_ON(p.dya && db.rows);
+    Mat8 dyt8 = turned(d, scratch, dy, p.dya, p.dy, E5M2, p, p.dyt),
+         xt8 = turned(d, scratch, x, p.xa, p.x, E4M3, p, p.xt);
     d->fp8_matmul(d, dw.m, dyt8, xt8, (Mat){.type = dw.m.type}, acc);
     arena_reset(scratch, mark);
     if (db.rows)

@@ -26,6 +26,12 @@ typedef struct {
 /* Takes the memory of one from an arena, for a matrix [rows, cols]. */
 Fp8Turned linear_turned(Arena *from, int64_t rows, int64_t cols);
 
+/* A matrix that is not stored: an activation makes it where it is cast to FP8. */
+typedef struct {
+    Mat h, da;                 /* act_fwd's a from h; with da: act_bwd's dh */
+    ActKind kind;
+} Unstored;
+
 typedef struct {
     Fp8Scale *x, *w, *dy;      /* on the device; without fp8: unused */
     int fp8;                   /* bool: multiply in FP8 */
@@ -33,6 +39,7 @@ typedef struct {
     Fp8Weight *kept;           /* copies that outlive the call; NULL: each call makes its own */
     Fp8Turned *xt, *dyt;       /* of x, of dy: with room, made by the product that multiplies all rows of it;
                                   NULL: the weight gradient makes its own */
+    const Unstored *xa, *dya;  /* with fp8: what makes x, dy, which then are shapes alone; NULL: nothing */
 } Precision;
 
 /* A gradient that products add to. there: bool: it has a value; where not, the first product overwrites
@@ -66,8 +73,10 @@ void linear_act_fwd(Device *d, Arena *scratch, Mat a, Mat h, Mat x, Mat w, Mat b
 /* dx [T, in] = dy [T, out] w [out, in] */
 void linear_bwd_x(Device *d, Arena *scratch, Mat dx, Mat dy, Mat w, Precision p);
 /* dw [out, in] += dy [T, out]^T x [T, in], db [1, out] += column sums of dy; db absent: dw alone. Where p.xt
- * is there, x is its shape alone */
+ * is there, x is its shape alone; with p.dya db is absent */
 void linear_bwd_w(Device *d, Arena *scratch, Sum dw, Mat db, Mat dy, Mat x, Precision p);
+/* Makes p.xt, which has room: the FP8 copy of x without a product. */
+void linear_turn(Device *d, Mat x, Precision p);
 /* Takes as much of scratch as any product with w of up to `rows` rows takes, and gives it back: for rows of
  * experts, of which a counting run has others than a step. */
 void linear_reserve(Arena *scratch, int64_t rows, Mat w, Precision p);

@@ -4,64 +4,7 @@
  * Formulas and their sources: kernels/cpu/isa/act.c. With elements of two bytes, more than about 20
  * instructions an element are slower than memory. The normal distribution is therefore one polynomial
  * and one exponential. */
-#include "common.cuh"
-
-#define GELU_A 1.5957691216057308f     /* 2 sqrt(2/pi) */
-#define GELU_B 0.044715f
-#define INV_SQRT_2PI 0.39894228040143268f
-#define LOG2_E 1.4426950408889634f
-
-__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1 + exp2f(-LOG2_E * x)); }
-
-/* Phi(x) = (1 + erf(x / sqrt 2)) / 2. */
-__device__ __forceinline__ float normal_cdf(float x, float)
-{
-    return 0.5f + 0.5f * erff(x * 0.70710678118654752f);
-}
-/* Phi for 16-bit storage: 2^-Q(|x|) for x < 0, else 1 - 2^-Q(x). Q is a minimax fit of -log2 Phi(-a) on
- * 0 <= a <= 7 and grows beyond; the error of Phi is below 7e-7. */
-template <class T> __device__ __forceinline__ float normal_cdf(float x, T)
-{
-    float a = fabsf(x), q = 1.5479626e-06f;
-    q = q * a - 5.57053245e-05f;
-    q = q * a + 8.84585374e-04f;
-    q = q * a - 8.33884347e-03f;
-    q = q * a + 5.36612757e-02f;
-    q = q * a + 4.58699048e-01f;
-    q = q * a + 1.15118575f;
-    q = q * a + 0.999998033f;
-    float tail = exp2f(-q);
-    return x < 0 ? tail : 1 - tail;
-}
-
-/* Returns act(x) and writes act'(x) to *d; the two share exponentials. The compiler drops an unused
- * *d. */
-template <int KIND, class T> __device__ __forceinline__ float apply(float x, float *d)
-{
-    float s;
-    switch (KIND) {
-    case ACT_GELU:
-    case ACT_GEGLU:
-        s = normal_cdf(x, T());
-        *d = s + x * INV_SQRT_2PI * exp2f(-0.5f * LOG2_E * x * x);
-        return x * s;
-    case ACT_GELU_TANH:
-        s = sigmoid(GELU_A * x * (1 + GELU_B * x * x));
-        *d = s + x * s * (1 - s) * GELU_A * (1 + 3 * GELU_B * x * x);
-        return x * s;
-    case ACT_SWIGLU:
-        s = sigmoid(x);
-        *d = s * (1 + x * (1 - s));
-        return x * s;
-    case ACT_RELU:
-        *d = x > 0 ? 1 : 0;
-        return x > 0 ? x : 0;
-    default:                   /* ACT_SQUARED_RELU */
-        s = x > 0 ? x : 0;
-        *d = 2 * s;
-        return s * s;
-    }
-}
+#include "act.cuh"
 
 struct Act {
     void *out;                 /* a, or dh */
@@ -91,7 +34,7 @@ template <class T, int N, int KIND> __global__ void __launch_bounds__(THREADS) k
 #pragma unroll
     for (int u = 0; u < EACH; u++) {
         uint32_t i = first + u * THREADS, r = i / j.per_row;
-        float f[N], v[N], unused;
+        float f[N], v[N];
         if (i >= j.total)
             continue;
         x[u].get(f);
@@ -99,7 +42,7 @@ template <class T, int N, int KIND> __global__ void __launch_bounds__(THREADS) k
             up[GATED ? u : 0].get(v);
 #pragma unroll
         for (int k = 0; k < N; k++)
-            f[k] = apply<KIND, T>(f[k], &unused) * (GATED ? v[k] : 1);
+            f[k] = act_forward<KIND, T>(f[k], v[k]);
         put_floats<N>((T *)j.out + (int64_t)r * j.ldout + (int64_t)(i - r * j.per_row.d) * N, f);
     }
 }
@@ -124,7 +67,7 @@ template <class T, int N, int KIND> __global__ void __launch_bounds__(THREADS) k
 #pragma unroll
     for (int u = 0; u < EACH; u++) {
         uint32_t i = first + u * THREADS, r = i / j.per_row;
-        float f[N], e[N], v[N], dup[N], d;
+        float f[N], e[N], v[N], dup[N];
         if (i >= j.total)
             continue;
         T *out = (T *)j.out + (int64_t)r * j.ldout + (int64_t)(i - r * j.per_row.d) * N;
@@ -133,15 +76,9 @@ template <class T, int N, int KIND> __global__ void __launch_bounds__(THREADS) k
         if (GATED)
             up[GATED ? u : 0].get(v);
 #pragma unroll
-        for (int k = 0; k < N; k++) {
-            float y = apply<KIND, T>(f[k], &d);
-            if (GATED) {
-                dup[k] = e[k] * y;
-                e[k] *= v[k];
-            }
-            f[k] = e[k] * d;
-        }
-        put_floats<N>(out, f);
+        for (int k = 0; k < N; k++)
+            act_backward<KIND, T>(&e[k], &dup[k], f[k], v[k]);
+        put_floats<N>(out, e);
         if (GATED)
             put_whole<N>(out + j.up, dup);
     }

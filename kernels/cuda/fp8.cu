@@ -2,8 +2,10 @@
  * arXiv:2209.05433).
  *
  * cuBLASLt multiplies FP8 along rows only, so one pass over a matrix writes it as it is, transposed, or
- * both. The largest magnitude is an integer maximum of bits, which is exact in any order. */
-#include "common.cuh"
+ * both. The matrix is stored, or an activation makes it: its numbers are then rounded to storage first, so
+ * that the bits are those of a matrix that was stored. The largest magnitude is an integer maximum of bits,
+ * which is exact in any order. */
+#include "act.cuh"
 #include <cuda_fp8.h>
 
 extern __shared__ __align__(16) char shared[];
@@ -59,17 +61,76 @@ template <class T> __device__ __forceinline__ void load_eight(float *f, const T 
     get_floats<EIGHT>(f, x);
 }
 
-template <class T> __global__ void __launch_bounds__(THREADS)
-k_fp8_amax(Fp8Scale *s, const T *x, int64_t rows, int64_t eights, int64_t ld)
+/* Where a cast takes its numbers from. get: eight neighbours from column c of row r on, of each of PARTS
+ * matrices that lie side by side. */
+template <class Type> struct Stored {
+    typedef Type T;
+    enum { PARTS = 1 };
+    const T *x;
+    int64_t ld;
+    __device__ __forceinline__ void get(float (&f)[PARTS][EIGHT], int64_t r, int64_t c) const
+    {
+        load_eight(f[0], x + r * ld + c);
+    }
+};
+
+template <class T> __device__ __forceinline__ float rounded(float x)
+{
+    T stored;
+    from_float(&stored, x);
+    return to_float(stored);
+}
+
+template <class Type, int KIND> struct Activated {
+    typedef Type T;
+    enum { PARTS = 1 };
+    const T *h, *da;
+    int64_t ldh, ldda, up;
+    __device__ __forceinline__ void get(float (&f)[PARTS][EIGHT], int64_t r, int64_t c) const
+    {
+        float v[EIGHT];
+        load_eight(f[0], h + r * ldh + c);
+        if (ACT_GATED(KIND))
+            load_eight(v, h + r * ldh + c + up);
+#pragma unroll
+        for (int k = 0; k < EIGHT; k++)
+            f[0][k] = rounded<T>(act_forward<KIND, T>(f[0][k], v[k]));
+    }
+};
+
+template <class Type, int KIND> struct Gradient {
+    typedef Type T;
+    enum { PARTS = ACT_GATED(KIND) ? 2 : 1 };
+    const T *h, *da;
+    int64_t ldh, ldda, up;
+    __device__ __forceinline__ void get(float (&f)[PARTS][EIGHT], int64_t r, int64_t c) const
+    {
+        float x[EIGHT], v[EIGHT], dup[EIGHT];
+        load_eight(x, h + r * ldh + c);
+        load_eight(f[0], da + r * ldda + c);
+        if (ACT_GATED(KIND))
+            load_eight(v, h + r * ldh + c + up);
+#pragma unroll
+        for (int k = 0; k < EIGHT; k++) {
+            act_backward<KIND, T>(&f[0][k], &dup[k], x[k], v[k]);
+            f[0][k] = rounded<T>(f[0][k]);
+            if (PARTS == 2)
+                f[PARTS - 1][k] = rounded<T>(dup[k]);
+        }
+    }
+};
+
+template <class From> __global__ void __launch_bounds__(THREADS)
+k_fp8_amax(Fp8Scale *s, const From from, int64_t rows, int64_t eights)
 {
     uint32_t m = 0;
     const int64_t step = (int64_t)gridDim.x * THREADS;
     for (int64_t i = blockIdx.x * (int64_t)THREADS + threadIdx.x; i < rows * eights; i += step) {
-        float f[EIGHT];
-        load_eight(f, x + i / eights * ld + i % eights * EIGHT);
+        float f[From::PARTS][EIGHT];
+        from.get(f, i / eights, i % eights * EIGHT);
 #pragma unroll
-        for (int k = 0; k < EIGHT; k++)
-            m = largest_bits(m, f[k]);
+        for (int k = 0; k < From::PARTS * EIGHT; k++)
+            m = largest_bits(m, f[k / EIGHT][k % EIGHT]);
     }
     note_largest(&s->amax, m);
 }
@@ -81,18 +142,49 @@ __device__ __forceinline__ float scale_for(uint32_t amax, float largest)
     return amax == 0 || amax >= 0x7f800000u ? 1.0f : largest / bits_float(amax);
 }
 
-/* Casts one tile a block: tile (blockIdx.x / column tiles, blockIdx.x % column tiles). If x is not
- * finite, the scale of its products becomes NaN, because E4M3 has no infinity.
- *   y      out     [rows, cols]  or NULL; cols is a multiple of 16
- *   yt     out     [cols, padded]  or NULL; padded: fp8_padded(rows)
+/* Stores eight numbers as FP8 in a tile's row, and in y. */
+template <Fp8Format F>
+__device__ __forceinline__ void cast_eight(unsigned char *tile, unsigned char *y, const float *f, float scale)
+{
+    uint32_t word[2] = {0, 0};
+#pragma unroll
+    for (int k = 0; k < EIGHT; k += 2) {
+        float2 pair = {f[k] * scale, f[k + 1] * scale};
+        word[k / 4] |= (uint32_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, Format<F>::kind)
+                       << (k % 4 * 8);
+    }
+    if (y) {
+        uint2 both = {word[0], word[1]};
+        *(uint2 *)y = both;
+    }
+    *(uint32_t *)tile = word[0];
+    *(uint32_t *)(tile + 4) = word[1];
+}
+
+/* Stores 16 numbers of a column of a tile in a row of yt. */
+__device__ __forceinline__ void turn_sixteen(unsigned char *yt, const unsigned char *tile)
+{
+    uint32_t word[4] = {0, 0, 0, 0};
+#pragma unroll
+    for (int k = 0; k < 16; k++)
+        word[k / 4] |= (uint32_t)tile[k * PITCH] << (k % 4 * 8);
+    uint4 all = {word[0], word[1], word[2], word[3]};
+    *(uint4 *)yt = all;
+}
+
+/* Casts one tile of each part a block: tile (blockIdx.x / column tiles, blockIdx.x % column tiles). If x is
+ * not finite, the scale of its products becomes NaN, because E4M3 has no infinity.
+ *   y      out     [rows, PARTS cols]  or NULL; cols is a multiple of 16
+ *   yt     out     [PARTS cols, padded]  or NULL; padded: fp8_padded(rows)
  *   s      in/out                the scale
  *   found  in                    bool: s->amax is x's, and sets the scale; else s->scale is used, or 1 */
-template <class T, Fp8Format F>
+template <class From, Fp8Format F>
 __global__ void __launch_bounds__(THREADS)
-    k_fp8_cast(unsigned char *y, unsigned char *yt, const T *x, int64_t rows, int64_t padded,
-               int64_t cols, int64_t ld, Fp8Scale *s, int found)
+    k_fp8_cast(unsigned char *y, unsigned char *yt, const From from, int64_t rows, int64_t padded,
+               int64_t cols, Fp8Scale *s, int found)
 {
-    unsigned char *tile = (unsigned char *)shared;         /* [TILE][PITCH] */
+    enum { PARTS = From::PARTS };
+    unsigned char *tile = (unsigned char *)shared;         /* [PARTS][TILE][PITCH] */
     const int64_t across = (cols + TILE - 1) / TILE;
     const int64_t row0 = blockIdx.x / across * TILE, col0 = blockIdx.x % across * TILE;
     const uint32_t amax = found ? s->amax : 0;
@@ -106,60 +198,58 @@ __global__ void __launch_bounds__(THREADS)
             s->seen = amax > s->seen ? amax : s->seen;
     }
     for (int r = (int)threadIdx.x / (TILE / EIGHT); r < TILE; r += THREADS / (TILE / EIGHT)) {
-        float f[EIGHT];
-        uint32_t word[2] = {0, 0};
+        float f[PARTS][EIGHT];
         if (row0 + r >= padded || col0 + c >= cols)
             continue;
-        for (int k = 0; k < EIGHT; k++)
-            f[k] = 0;
+        for (int k = 0; k < PARTS * EIGHT; k++)
+            f[k / EIGHT][k % EIGHT] = 0;
         if (row0 + r < rows)
-            load_eight(f, x + (row0 + r) * ld + col0 + c);
+            from.get(f, row0 + r, col0 + c);
 #pragma unroll
-        for (int k = 0; k < EIGHT; k += 2) {
-            float2 pair = {f[k] * scale, f[k + 1] * scale};
-            m = largest_bits(largest_bits(m, f[k]), f[k + 1]);
-            word[k / 4] |= (uint32_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, Format<F>::kind)
-                           << (k % 4 * 8);
+        for (int p = 0; p < PARTS; p++) {
+            for (int k = 0; k < EIGHT; k++)
+                m = largest_bits(m, f[p][k]);
+            unsigned char *at = y && row0 + r < rows ? y + ((row0 + r) * PARTS + p) * cols + col0 + c : NULL;
+            cast_eight<F>(tile + (p * TILE + r) * PITCH + c, at, f[p], scale);
         }
-        if (y && row0 + r < rows) {
-            uint2 both = {word[0], word[1]};
-            *(uint2 *)(y + (row0 + r) * cols + col0 + c) = both;
-        }
-        *(uint32_t *)(tile + r * PITCH + c) = word[0];
-        *(uint32_t *)(tile + r * PITCH + c + 4) = word[1];
     }
     if (yt) {
         __syncthreads();
         const int column = (int)threadIdx.x / 4, first = (int)threadIdx.x % 4 * 16;
-        if (col0 + column < cols && row0 + first < padded) {
-            uint32_t word[4] = {0, 0, 0, 0};
-#pragma unroll
-            for (int k = 0; k < 16; k++)
-                word[k / 4] |= (uint32_t)tile[(first + k) * PITCH + column] << (k % 4 * 8);
-            uint4 all = {word[0], word[1], word[2], word[3]};
-            *(uint4 *)(yt + (col0 + column) * padded + row0 + first) = all;
-        }
+        for (int p = 0; p < PARTS && col0 + column < cols && row0 + first < padded; p++)
+            turn_sixteen(yt + (p * cols + col0 + column) * padded + row0 + first,
+                         tile + (p * TILE + first) * PITCH + column);
     }
     if (!found)
         note_largest(&s->seen, m);
 }
 
-template <class T, Fp8Format F>
-static void cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, int found)
+static void check_fp8(const Cuda *c)
 {
-    int64_t tiles = ceil_div(x.rows, TILE) * ceil_div(x.cols, TILE);
-    LAUNCH((k_fp8_cast<T, F>), blocks_of(tiles), THREADS, TILE * PITCH, cuda_stream(d), (unsigned char *)y,
-           (unsigned char *)yt, (const T *)x.p, x.rows, fp8_padded(x.rows), x.cols, x.ld, s, found);
-}
-
-void cuda_fp8_cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed)
-{
-    const Cuda *c = cuda_of(d);
     if (10 * c->major + c->minor < 89)
         die(EXIT_CONFIG, "fp8",
             "%s multiplies no FP8: it is of compute capability %d.%d, and that begins with 8.9; change: fp8: "
             "none, or a newer GPU",
             c->gpu, c->major, c->minor);
+}
+
+/* Casts rows x cols numbers of each part of `from`. */
+template <Fp8Format F, class From>
+static void cast(Device *d, void *y, void *yt, const From &from, int64_t rows, int64_t cols, Fp8Scale *s,
+                 int delayed)
+{
+    int64_t tiles = ceil_div(rows, TILE) * ceil_div(cols, TILE), eights = cols / EIGHT;
+    int64_t blocks = ceil_div(rows * eights, THREADS);
+    if (!delayed)
+        LAUNCH((k_fp8_amax<From>), blocks_of(blocks < AMAX_BLOCKS ? blocks : (int64_t)AMAX_BLOCKS), THREADS,
+               THREADS / WARP * sizeof(uint32_t), cuda_stream(d), s, from, rows, eights);
+    LAUNCH((k_fp8_cast<From, F>), blocks_of(tiles), THREADS, From::PARTS * TILE * PITCH, cuda_stream(d),
+           (unsigned char *)y, (unsigned char *)yt, from, rows, fp8_padded(rows), cols, s, !delayed);
+}
+
+void cuda_fp8_cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed)
+{
+    check_fp8(cuda_of(d));
     BUG_ON(x.cols % 16 || !aligned(x) || !aligned(y) || !aligned(yt));
     BUG_ON(x.type != BF16 && x.type != F16);
     if (!x.rows || !x.cols)
@@ -168,14 +258,47 @@ void cuda_fp8_cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format f
         d->zero(d, &s->amax, sizeof s->amax);
     with_type(x.type, [&](auto t) {
         typedef decltype(t) T;
-        int64_t eights = x.cols / EIGHT, blocks = ceil_div(x.rows * eights, THREADS);
-        if (!delayed)
-            LAUNCH((k_fp8_amax<T>), blocks_of(blocks < AMAX_BLOCKS ? blocks : (int64_t)AMAX_BLOCKS), THREADS,
-                   THREADS / WARP * sizeof(uint32_t), c->compute, s, (const T *)x.p, x.rows, eights, x.ld);
+        Stored<T> from = {(const T *)x.p, x.ld};
         if (format == E4M3)
-            cast<T, E4M3>(d, y, yt, x, s, !delayed);
+            cast<E4M3>(d, y, yt, from, x.rows, x.cols, s, delayed);
         else
-            cast<T, E5M2>(d, y, yt, x, s, !delayed);
+            cast<E5M2>(d, y, yt, from, x.rows, x.cols, s, delayed);
+    });
+}
+
+template <class T, int KIND>
+static void cast_act(Device *d, void *y, void *yt, Mat da, Mat h, int64_t cols, Fp8Scale *s, int delayed)
+{
+    if (da.rows) {
+        Gradient<T, KIND> from = {(const T *)h.p, (const T *)da.p, h.ld, da.ld, cols};
+        cast<E5M2>(d, y, yt, from, h.rows, cols, s, delayed);
+    } else {
+        Activated<T, KIND> from = {(const T *)h.p, NULL, h.ld, 0, cols};
+        cast<E4M3>(d, y, yt, from, h.rows, cols, s, delayed);
+    }
+}
+
+void cuda_fp8_act(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s, int delayed)
+{
+    const int64_t cols = h.cols / (act_gated(kind) ? 2 : 1);
+    check_fp8(cuda_of(d));
+    BUG_ON(cols % 16 || !aligned(h) || !aligned(da) || !aligned(y) || !aligned(yt));
+    BUG_ON((h.type != BF16 && h.type != F16) || (da.rows && (da.rows != h.rows || da.cols != cols)));
+    if (!h.rows || !cols)
+        return;
+    if (!delayed)
+        d->zero(d, &s->amax, sizeof s->amax);
+    with_type(h.type, [&](auto t) {
+        typedef decltype(t) T;
+        switch (kind) {
+        case ACT_GELU: cast_act<T, ACT_GELU>(d, y, yt, da, h, cols, s, delayed); return;
+        case ACT_GELU_TANH: cast_act<T, ACT_GELU_TANH>(d, y, yt, da, h, cols, s, delayed); return;
+        case ACT_SWIGLU: cast_act<T, ACT_SWIGLU>(d, y, yt, da, h, cols, s, delayed); return;
+        case ACT_GEGLU: cast_act<T, ACT_GEGLU>(d, y, yt, da, h, cols, s, delayed); return;
+        case ACT_RELU: cast_act<T, ACT_RELU>(d, y, yt, da, h, cols, s, delayed); return;
+        case ACT_SQUARED_RELU: cast_act<T, ACT_SQUARED_RELU>(d, y, yt, da, h, cols, s, delayed); return;
+        }
+        BUG_ON("unknown activation");
     });
 }
 

@@ -42,4 +42,7 @@ expect 1 k_update optimizer=sgd
 # twice without
 expect $((48 * (2 * 2 + 1) + 12 * 2)) k_fp8_cast fp8=hybrid
 expect $((48 * (2 + 2) + 12)) k_fp8_cast fp8=hybrid global_batch_size=1
+# casts make the activation and, without fc1's bias, its gradient
+expect 24 k_act_ fp8=hybrid
+expect 0 k_act_ fp8=hybrid activation=swiglu add_bias_linear=false
 [ $fail = 0 ]

@@ -42,13 +42,17 @@ MEMORY = {
     "k_colsum" + B + "Li8E": (18, 4), "k_add" + B + "Li8E": (0, 12), "k_copy" + B + "S0_Li8E": (0, 8),
     "k_sum_parts" + B + "Li8E": (0, 7), "k_gather_rows" + B + "Li8E": (1, 2), "k_row_dots" + B + "Li8E": (1, 10),
     "k_scale_rows" + B + "Li8E": (1, 2), "k_sum_rows" + B + "Li8E": (5, 4), "k_embed" + B + "Li8E": (6, 10),
-    "k_embed_sum" + B + "Li8E": (10, 8), "k_fp8_amax" + B: (0, 5), "k_fp8_cast" + B: (9, 2),
+    "k_embed_sum" + B + "fLi8E": (10, 10), "k_embed_sum" + B + "S0_Li8E": (10, 8),
+    "k_fp8_amaxI6Stored" + B: (0, 5), "k_fp8_amaxI9Activated" + B: (0, 1), "k_fp8_amaxI8Gradient" + B: (0, 2),
+    "k_fp8_castI6Stored" + B: (9, 2), "k_fp8_castI9Activated" + B: (7, 3), "k_fp8_castI8Gradient" + B: (8, 3),
     "k_xent" + B + "fLi8E": (None, 5), "k_xent" + B + "S0_Li8E": (None, 3), "k_xent_grad" + B + "fLi8E": (None, 5),
     "k_xent_grad" + B + "S0_Li8E": (None, 3), "k_xent_stats" + B + "Li8E": (None, 2),
-    "k_updateI4Adam6Halves": (None, 14), "k_updateI4Adam5Whole" + B: (None, 14), "k_updateI3Sgd6Halves": (None, 6),
-    "k_updateI11SgdMomentum6Halves": (None, 10), "k_updateI4Lars6Halves": (None, 10),
-    "k_updateI13LambDirection6Halves": (None, 12), "k_updateI9LambApply6Halves": (None, 6),
+    "k_updateI4Adam5Whole" + B: (None, 14), "k_updateI9LambApply6Halves": (None, 6),
 }
+# updates of halves: eight gradients of F32 are two accesses of 16 bytes, of BF16 one
+for rule, least in ("4Adam", 14), ("3Sgd", 6), ("11SgdMomentum", 10), ("4Lars", 10), ("13LambDirection", 12):
+    MEMORY["k_updateI" + rule + "6HalvesIfE"] = (None, least)
+    MEMORY["k_updateI" + rule + "6Halves" + B + "E"] = (None, least - 1)
 
 
 def sections(path):

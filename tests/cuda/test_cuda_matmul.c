@@ -497,6 +497,43 @@ static void test_fp8_twin(void)
     free(ours);
 }
 
+/* fp8_act gives the bytes and the scale of a matrix that act_fwd or act_bwd has stored. */
+static void test_fp8_act(void)
+{
+    uint64_t s = 4600;
+    for (int i = 0; i < 48; i++) {
+        ActKind kind = (ActKind)(i % 6);
+        Dtype t = draw(&s, 2) ? F16 : BF16;
+        int64_t rows = 1 + (int)draw(&s, 150), f = 16 + 16 * (int)draw(&s, 12), wide = act_width(kind, f);
+        int back = i / 6 % 2, delayed = i / 12 % 2;
+        size_t bytes = (size_t)(fp8_padded(rows) * wide);
+        Pair h = pair_open(rows, wide, 8 * (i % 2), 0, t, 10 * s, 2), da = pair_open(rows, f, 0, 0, t, 3, 1);
+        Pair out = pair_open(rows, back ? wide : f, 0, 0, t, 0, NAN);
+        char *y = gpu.take(&gpu, 4 * bytes), *host = xcalloc(4, bytes);
+        Fp8Scale *scale = gpu.take(&gpu, 2 * sizeof *scale), got[2];
+        gpu.zero(&gpu, scale, 2 * sizeof *scale);
+        gpu.zero(&gpu, y, 4 * bytes);
+        if (back)
+            gpu.act_bwd(&gpu, out.dev, da.dev, h.dev, kind);
+        else
+            gpu.act_fwd(&gpu, out.dev, h.dev, kind);
+        gpu.fp8_cast(&gpu, y, y + bytes, out.dev, scale, back ? E5M2 : E4M3, delayed);
+        gpu.fp8_act(&gpu, y + 2 * bytes, y + 3 * bytes, back ? da.dev : none, h.dev, kind, scale + 1,
+                    delayed);
+        gpu.get(&gpu, got, scale, sizeof got);
+        gpu.get(&gpu, host, y, 4 * bytes);
+        CHECK(!memcmp(host, host + 2 * bytes, 2 * bytes) && !memcmp(&got[0], &got[1], sizeof got[0]),
+              "%d x %d %s, activation %d, backward %d, delayed %d: other bytes than stored", (int)rows,
+              (int)f, dtype_name(t), kind, back, delayed);
+        gpu.give(&gpu, y, 4 * bytes);
+        gpu.give(&gpu, scale, 2 * sizeof *scale);
+        free(host);
+        pair_close(&h);
+        pair_close(&da);
+        pair_close(&out);
+    }
+}
+
 /* A product has the same bits again after another product has left its numbers in the workspace. */
 static void test_bits(void)
 {
@@ -749,6 +786,7 @@ int main(void)
     test_layer_turned(1);
     test_delayed();
     test_fp8_twin();
+    test_fp8_act();
     test_bits();
     test_tune();
     test_pays();

@@ -116,6 +116,34 @@ static void scales(Device *d, int recent)
     CHECK(all[0].scale == 0 && all[0].history[0] == 0, "a scale that nothing was cast with has changed");
 }
 
+/* fp8_act gives the bytes and the scale of a matrix that act_fwd or act_bwd has stored. */
+static void activations(Device *d, ActKind kind, Dtype t, int delayed)
+{
+    enum { T = 77, F = 272, PADDED = 80 };
+    static uint16_t h[T * 2 * F], da[T * F], out[T * 2 * F];
+    static uint8_t y[4][2 * F * PADDED];
+    int64_t wide = act_width(kind, F);
+    for (int i = 0; i < T * wide; i++)
+        put(h, i, t, 2 * normal(5, i));
+    for (int i = 0; i < T * F; i++)
+        put(da, i, t, normal(6, i));
+    for (int back = 0; back < 2; back++) {
+        Fp8Scale one = {.scale = 19}, two = one;
+        Mat hm = mat(h, T, wide, t), dam = mat(da, T, F, t), om = mat(out, T, back ? wide : F, t);
+        memset(y, 77, sizeof y);
+        if (back)
+            d->act_bwd(d, om, dam, hm, kind);
+        else
+            d->act_fwd(d, om, hm, kind);
+        d->fp8_cast(d, y[0], y[1], om, &one, back ? E5M2 : E4M3, delayed);
+        d->fp8_act(d, y[2], y[3], back ? dam : (Mat){.type = t}, hm, kind, &two, delayed);
+        CHECK(!memcmp(y[0], y[2], sizeof y[0]) && !memcmp(y[1], y[3], sizeof y[0]) &&
+                  !memcmp(&one, &two, sizeof one),
+              "%s %s, activation %d, backward %d, delayed %d: other bytes than stored", d->isa, dtype_name(t),
+              kind, back, delayed);
+    }
+}
+
 /* c (+)= a b^T + bias of random codes. */
 static void product(Device *d, int64_t m, int64_t n, int64_t k, Fp8Format fa, Dtype out, int acc)
 {
@@ -161,6 +189,8 @@ int main(int argc, char **argv)
             cpu_open(&d, F32, isa_names[i], threads);
             for (int k = 0; k < 16; k++)
                 casts(&d, k & 1 ? F16 : BF16, formats[k >> 1 & 1], by[k >> 2]);
+            for (int k = 0; k < 24; k++)
+                activations(&d, (ActKind)(k % 6), k % 4 < 2 ? BF16 : F16, k >= 12);
             scales(&d, 0);
             scales(&d, 1);
             product(&d, 1, 16, 16, E4M3, F32, 0);

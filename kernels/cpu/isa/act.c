@@ -75,6 +75,25 @@ void bwd_piece(ActKind kind, REAL *dh, REAL *dup, const REAL *da, const REAL *h,
 
 #define KINDS(X) X(ACT_GELU) X(ACT_GELU_TANH) X(ACT_SWIGLU) X(ACT_GEGLU) X(ACT_RELU) X(ACT_SQUARED_RELU)
 
+void FN(act_row)(ActKind kind, REAL *a, const REAL *h, const REAL *up, int64_t n)
+{
+    switch (kind) {
+#define X(k) case k: fwd_piece(k, a, h, up, n); break;
+    KINDS(X)
+#undef X
+    }
+}
+
+void FN(act_bwd_row)(ActKind kind, REAL *dh, REAL *dup, const REAL *da, const REAL *h, const REAL *up,
+                     int64_t n)
+{
+    switch (kind) {
+#define X(k) case k: bwd_piece(k, dh, dup, da, h, up, n); break;
+    KINDS(X)
+#undef X
+    }
+}
+
 static void fwd_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
@@ -86,11 +105,7 @@ static void fwd_item(void *ctx, int64_t item, int thread)
     for (int64_t r = t.r0; r < t.r1; r++) {
         const REAL *h = row_in(hm, r, hbuf), *up = act_gated(j->kind) ? row_in(um, r, ubuf) : NULL;
         REAL *a = row_out(am, r, hbuf);
-        switch (j->kind) {
-#define X(k) case k: fwd_piece(k, a, h, up, t.cols); break;
-        KINDS(X)
-#undef X
-        }
+        FN(act_row)(j->kind, a, h, up, t.cols);
         row_done(am, r, a);
     }
 }
@@ -120,11 +135,7 @@ static void bwd_item(void *ctx, int64_t item, int thread)
         const REAL *da = row_in(dam, r, dabuf), *h = row_in(hm, r, hbuf);
         const REAL *up = gated ? row_in(um, r, ubuf) : NULL;
         REAL *dh = row_out(dhm, r, hbuf), *dup = gated ? row_out(dum, r, ubuf) : NULL;
-        switch (j->kind) {
-#define X(k) case k: bwd_piece(k, dh, dup, da, h, up, t.cols); break;
-        KINDS(X)
-#undef X
-        }
+        FN(act_bwd_row)(j->kind, dh, dup, da, h, up, t.cols);
         row_done(dhm, r, dh);
         if (gated)
             row_done(dum, r, dup);

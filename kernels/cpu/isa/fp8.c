@@ -1,14 +1,18 @@
-/* fp8 -- casts to E4M3 and E5M2 and their scales, with the bits of cuda/fp8.cu; the ops fp8_cast, fp8_matmul
- * and fp8_next */
+/* fp8 -- casts to E4M3 and E5M2 and their scales, with the bits of cuda/fp8.cu; the ops fp8_cast, fp8_act,
+ * fp8_matmul and fp8_next */
 #include "fp8.h"
 #include "work.h"
 
 enum { TILE_DOWN = 64, TILE_ACROSS = 256 };
 
+/* A cast of x, or of what an activation makes: then x is h's gate, of which the result has the size, `parts`
+ * times side by side. */
 typedef struct {
     Device *d;
     uint8_t *y, *yt;
-    Mat x;
+    Mat x, up, da;             /* up: h's factor, absent where the activation has none or x is stored */
+    ActKind kind;
+    int made, parts;           /* bool: an activation makes the numbers; 2: dh of a gated one, else 1 */
     Fp8Scale *s;
     Fp8Format format;
     float scale;
@@ -46,15 +50,46 @@ static void note_largest(uint32_t *at, uint32_t m)
         ;
 }
 
+/* Rounds a row to storage, as if it were stored. */
+static void round_row(REAL *x, int64_t n, Dtype t)
+{
+    uint16_t stored[WORK_COLS];
+    FN(store_reals)(stored, x, n, t);
+    FN(load_reals)(x, stored, n, t);
+}
+
+/* Columns [c, c + n) of row r of each part; n is at most WORK_COLS. */
+static void get_row(const CastJob *j, const REAL *part[2], int64_t r, int64_t c, int64_t n, int thread)
+{
+    REAL *x = FN(row_buf)(j->d, thread, 0), *up = FN(row_buf)(j->d, thread, 1),
+         *da = FN(row_buf)(j->d, thread, 2);
+    FN(load_reals)(x, mat_at(j->x, r, c), n, j->x.type);
+    part[0] = x, part[1] = up;
+    if (!j->made)
+        return;
+    if (j->up.rows)
+        FN(load_reals)(up, mat_at(j->up, r, c), n, j->x.type);
+    if (j->da.rows) {
+        FN(load_reals)(da, mat_at(j->da, r, c), n, j->x.type);
+        FN(act_bwd_row)(j->kind, x, up, da, x, up, n);
+    } else {
+        FN(act_row)(j->kind, x, x, up, n);
+    }
+    for (int p = 0; p < j->parts; p++)
+        round_row(p ? up : x, n, j->x.type);
+}
+
 static void amax_item(void *ctx, int64_t item, int thread)
 {
     const CastJob *j = ctx;
     Work t = work_at(j->x, item);
-    Mat x = mat_cols(j->x, t.c0, t.cols);
-    REAL *buf = FN(row_buf)(j->d, thread, 0);
     uint32_t m = 0;
-    for (int64_t r = t.r0; r < t.r1; r++)
-        m = largest_bits(m, row_in(x, r, buf), t.cols);
+    for (int64_t r = t.r0; r < t.r1; r++) {
+        const REAL *part[2];
+        get_row(j, part, r, t.c0, t.cols, thread);
+        for (int p = 0; p < j->parts; p++)
+            m = largest_bits(m, part[p], t.cols);
+    }
     note_largest(&j->s->amax, m);
 }
 
@@ -68,50 +103,71 @@ static void to_fp8(uint8_t *restrict y, const REAL *restrict x, int64_t n, float
             y[i] = fp8_from_f32((float)x[i] * scale, E5M2);
 }
 
-/* One tile: its rows to y, its columns to yt, whose rows are filled up with zeros. */
+/* One tile of each part: its rows to y, its columns to yt, whose rows are filled up with zeros. */
 static void cast_item(void *ctx, int64_t item, int thread)
 {
     const CastJob *j = ctx;
-    int64_t across = (j->x.cols + TILE_ACROSS - 1) / TILE_ACROSS, padded = fp8_padded(j->x.rows);
-    int64_t r0 = item / across * TILE_DOWN, c0 = item % across * TILE_ACROSS;
+    int64_t width = j->x.cols, across = (width + TILE_ACROSS - 1) / TILE_ACROSS;
+    int64_t r0 = item / across * TILE_DOWN, c0 = item % across * TILE_ACROSS, padded = fp8_padded(j->x.rows);
     int64_t down = padded - r0 < TILE_DOWN ? padded - r0 : TILE_DOWN;
-    int64_t cols = j->x.cols - c0 < TILE_ACROSS ? j->x.cols - c0 : TILE_ACROSS;
-    Mat x = mat_cols(j->x, c0, cols);
-    REAL *buf = FN(row_buf)(j->d, thread, 0);
-    uint8_t tile[TILE_DOWN][TILE_ACROSS] = {{0}};
+    int64_t cols = width - c0 < TILE_ACROSS ? width - c0 : TILE_ACROSS;
+    uint8_t tile[2][TILE_DOWN][TILE_ACROSS] = {{{0}}};
     uint32_t m = 0;
-    for (int64_t r = 0; r < down && r0 + r < x.rows; r++) {
-        const REAL *row = row_in(x, r0 + r, buf);
-        m = largest_bits(m, row, cols);
-        to_fp8(tile[r], row, cols, j->scale, j->format);
-        if (j->y)
-            memcpy(j->y + (r0 + r) * j->x.cols + c0, tile[r], (size_t)cols);
+    for (int64_t r = 0; r < down && r0 + r < j->x.rows; r++) {
+        const REAL *part[2];
+        get_row(j, part, r0 + r, c0, cols, thread);
+        for (int p = 0; p < j->parts; p++) {
+            m = largest_bits(m, part[p], cols);
+            to_fp8(tile[p][r], part[p], cols, j->scale, j->format);
+            if (j->y)
+                memcpy(j->y + ((r0 + r) * j->parts + p) * width + c0, tile[p][r], (size_t)cols);
+        }
     }
-    for (int64_t c = 0; j->yt && c < cols; c++)
-        for (int64_t r = 0; r < down; r++)
-            j->yt[(c0 + c) * padded + r0 + r] = tile[r][c];
+    for (int p = 0; p < j->parts; p++)
+        for (int64_t c = 0; j->yt && c < cols; c++)
+            for (int64_t r = 0; r < down; r++)
+                j->yt[(p * width + c0 + c) * padded + r0 + r] = tile[p][r][c];
     note_largest(&j->s->seen, m);
+}
+
+static void run(CastJob j, int delayed)
+{
+    Fp8Scale *s = j.s;
+    int finite = 1;
+    BUG_ON(j.x.cols % 16 || (j.x.type != BF16 && j.x.type != F16));
+    if (!j.x.rows || !j.x.cols)
+        return;
+    j.scale = s->scale > 0 ? s->scale : 1;
+    if (!delayed) {
+        float amax;
+        s->amax = 0;
+        pool_run(j.d->pool, amax_item, &j, work_items(j.x));
+        memcpy(&amax, &s->amax, 4);
+        finite = s->amax < 0x7f800000;
+        j.scale = s->amax && finite ? fp8_largest(j.format) / amax : 1;
+    }
+    s->largest = fp8_largest(j.format);
+    s->inverse = finite ? 1 / j.scale : NAN;       /* E4M3 has no infinity */
+    int64_t across = (j.x.cols + TILE_ACROSS - 1) / TILE_ACROSS,
+            down = (j.x.rows + TILE_DOWN - 1) / TILE_DOWN;
+    pool_run(j.d->pool, cast_item, &j, across * down);
 }
 
 void FN(cpu_fp8_cast)(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed)
 {
-    CastJob j = {d, y, yt, x, s, format, s->scale > 0 ? s->scale : 1};
-    BUG_ON(x.cols % 16 || (x.type != BF16 && x.type != F16));
-    if (!x.rows || !x.cols)
-        return;
-    int finite = 1;
-    if (!delayed) {
-        float amax;
-        s->amax = 0;
-        pool_run(d->pool, amax_item, &j, work_items(x));
-        memcpy(&amax, &s->amax, 4);
-        finite = s->amax < 0x7f800000;
-        j.scale = s->amax && finite ? fp8_largest(format) / amax : 1;
-    }
-    s->largest = fp8_largest(format);
-    s->inverse = finite ? 1 / j.scale : NAN;       /* E4M3 has no infinity */
-    int64_t across = (x.cols + TILE_ACROSS - 1) / TILE_ACROSS, down = (x.rows + TILE_DOWN - 1) / TILE_DOWN;
-    pool_run(d->pool, cast_item, &j, across * down);
+    run((CastJob){.d = d, .y = y, .yt = yt, .x = x, .parts = 1, .s = s, .format = format}, delayed);
+}
+
+void FN(cpu_fp8_act)(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s, int delayed)
+{
+    int gated = act_gated(kind);
+    int64_t f = h.cols / (gated ? 2 : 1);
+    BUG_ON(da.rows && (da.rows != h.rows || da.cols != f));
+    CastJob j = {.d = d, .y = y, .yt = yt, .x = mat_cols(h, 0, f), .da = da, .kind = kind, .made = 1,
+                 .parts = gated && da.rows ? 2 : 1, .s = s, .format = da.rows ? E5M2 : E4M3};
+    if (gated)
+        j.up = mat_cols(h, f, f);
+    run(j, delayed);
 }
 
 void FN(cpu_fp8_matmul)(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)

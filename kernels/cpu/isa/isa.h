@@ -215,6 +215,12 @@ static inline void vphilox(WVec c[4], uint64_t key)
 void FN(load_reals)(REAL *dst, const void *src, int64_t n, Dtype type);
 void FN(store_reals)(void *dst, const REAL *src, int64_t n, Dtype type);
 
+/* A row of act_fwd and of act_bwd (act.c): n elements of the gate h and, where kind is gated, its factor up.
+ *   a     out  may be h
+ *   dh    out  may be h or da; dup, where kind is gated, may be up */
+void FN(act_row)(ActKind kind, REAL *a, const REAL *h, const REAL *up, int64_t n);
+void FN(act_bwd_row)(ActKind kind, REAL *dh, REAL *dup, const REAL *da, const REAL *h, const REAL *up,
+                     int64_t n);
 /* Converts n elements of FP8 to reals (fp8.c). */
 void FN(fp8_reals)(REAL *dst, const uint8_t *src, int64_t n, Fp8Format format);
 
