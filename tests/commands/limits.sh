@@ -95,11 +95,12 @@ unreadable 4 manifest.json "$TRAIN" export "$work/run" -o "$work/hf2"
 
 # ---- a disk that fails later, and one that is slow
 
-"$TRAIN" "$work/tiny.yaml" save="$work/whole" train_iters=4 > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+steps=12        # two reads each, at most four ahead: more of them come after the first step than $from skips
+"$TRAIN" "$work/tiny.yaml" save="$work/whole" train_iters=$steps > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 from=1 late=0
 while :; do
     rm -rf "$work/run"
-    LD_PRELOAD="$work/eio.so" EIO_OF=corpus.bin EIO_FROM=$from "$TRAIN" "$work/tiny.yaml" save="$work/run" train_iters=4 \
+    LD_PRELOAD="$work/eio.so" EIO_OF=corpus.bin EIO_FROM=$from "$TRAIN" "$work/tiny.yaml" save="$work/run" train_iters=$steps \
         > "$work/log" 2>&1
     rc=$?
     [ $rc != 0 ] || break
@@ -114,7 +115,7 @@ fail() { echo "$*"; bad=$((bad + 1)); }
 . tests/parallel/same.sh
 same whole "$work/run" "a disk that could fail"
 rm -rf "$work/run"
-LD_PRELOAD="$work/eio.so" EIO_OF=corpus.bin SLOW_MS=40 "$TRAIN" "$work/tiny.yaml" save="$work/run" train_iters=4 > "$work/log" 2>&1 ||
+LD_PRELOAD="$work/eio.so" EIO_OF=corpus.bin SLOW_MS=40 "$TRAIN" "$work/tiny.yaml" save="$work/run" train_iters=$steps > "$work/log" 2>&1 ||
     fail "a slow disk: $?"
 same whole "$work/run" "a slow disk"
 sed -n 's/.*"data_ms": \([0-9.]*\).*/\1/p' "$work/run/metrics.jsonl" |
