@@ -401,7 +401,7 @@ test-hangs: $(BUILD)/test_faults train
 test-stragglers: $(BUILD)/test_faults train
 	BUILD=$(BUILD) tests/parallel/stragglers.sh $(or $(N),50)
 
-test-leaks: train
+test-leaks: $(BUILD)/test_faults train
 	BUILD=$(BUILD) tests/training/leaks.sh $(or $(N),10000)
 
 test-launch: tests train

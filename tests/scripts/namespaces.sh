@@ -106,7 +106,7 @@ on() { # HOST: prints the processes of its ranks
 rank_of() { tr '\0' '\n' < "/proc/$1/environ" | sed -n 's/^OMPI_COMM_WORLD_RANK=//p'; }
 launched() { pgrep -P "$(pgrep -P $job | head -n 1)" -f scripts/launch | head -n 1; }
 nobody() { [ -z "$(on g1)$(on g2)$(on g3)" ] && [ -z "$(inside g1 ls -A "$work/tmp")" ]; }
-fail() { bad=$((bad + 1)); echo "# $*"; grep -v ' iteration ' "$work/log" | tail -n 6 | sed 's/^/    /'; }
+fail() { bad=$((bad + 1)); echo "# $*"; grep -v '^ *iteration ' "$work/log" | tail -n 6 | sed 's/^/    /'; }
 # expect WHAT CODE LINE: the job ends with CODE and one error line, which matches LINE, and leaves nothing
 expect() {
     local what=$1 code=$2 line=$3
