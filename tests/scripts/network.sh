@@ -105,7 +105,8 @@ resets() { # a connection of the ranks is reset, then that of Open MPI's daemon 
     grep '^restart' "$work/log" | sed 's/^/# /'
     [ $rc = 0 ] || fail "a reset: code $rc"
     [ "$(count reset)" -ge 1 ] || fail "no frame became a reset"
-    [ "$(grep -c '^restart .*code 7, error.connection-lost. .* \(the hosts g[12] g3\|host g[123] and another\) ' "$work/log")" = 1 ] ||
+    [ "$(grep -c '^restart .*code 7, error.connection-lost. .* \(the hosts g[12] g3\|host g[123] and another\|hosts that .*\) has ' \
+        "$work/log")" = 1 ] ||
         fail "a reset: not one restart with the cause"
     same whole "$work/run" "a reset"
     begin 4 $steps
