@@ -185,9 +185,9 @@ static void *keep_lock(void *unused)
 
 static int no_memory;                  /* bool */
 static _Atomic int counting;           /* bool: the site is `allocation` */
-static _Atomic long long allocations;
 
-#ifndef __SANITIZE_ADDRESS__
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
+static _Atomic long long allocations;
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *p, size_t n);
