@@ -2,7 +2,7 @@
 # make test       builds and runs the test suite        make test DEBUG=1   under ASan and UBSan
 # make demo       a small GPT on English text           make bench          speed beside PyTorch's
 # make test-X     what is too long for the suite, or needs more than it has; tests/README.md says what each shows:
-#                 layouts resident kill power failures allocations goodput leaks hangs stragglers restarts launch hosts network slurm kubernetes seeds same readme bare emulation
+#                 layouts resident kill power failures allocations goodput leaks hangs calm stragglers restarts launch hosts network slurm kubernetes seeds same readme bare emulation
 #                 huggingface portable valgrind pack sass
 # make fuzz MINUTES=n      every reader of files under libFuzzer (needs clang)
 # make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver, on the CPU)     ARCHS=90a: for one kind
@@ -398,6 +398,9 @@ test-allocations: $(BUILD)/test_faults train
 test-hangs: $(BUILD)/test_faults train
 	BUILD=$(BUILD) tests/parallel/hangs.sh $(or $(N),200)
 
+test-calm: train
+	BUILD=$(BUILD) tests/parallel/calm.sh $(or $(HOURS),12) $(or $(JOBS),6)
+
 test-stragglers: $(BUILD)/test_faults train
 	BUILD=$(BUILD) tests/parallel/stragglers.sh $(or $(N),50)
 
@@ -475,6 +478,6 @@ clean:
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
-.PHONY: all tests op-tests fuzz cuda-tests test test-allocations test-emulation docs demo bench gpu-roofline bench-schedules bench-search test-failures test-goodput test-hangs test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
+.PHONY: all tests op-tests fuzz cuda-tests test test-allocations test-emulation docs demo bench gpu-roofline bench-schedules bench-search test-failures test-goodput test-hangs test-calm test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
         test-slurm test-kubernetes test-readme test-bare test-pack test-sass test-seeds test-same test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

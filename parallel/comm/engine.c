@@ -233,7 +233,7 @@ Token engine_submit(Queue *q, const Request *given)
     if (thread_on && pending && !waiting)
         wake_thread();
     engine_unlock();
-    pace_away(now() - start, -1);
+    pace_away(now() - start, NULL);
     return token;
 }
 
@@ -245,7 +245,7 @@ void comm_progress(void)
     lock_owner = self();
     advance(NULL);
     give();
-    pace_away(now() - start, -1);
+    pace_away(now() - start, NULL);
 }
 
 /* Between two looks: gives the core away, perhaps to the rank that this one waits for. */
@@ -281,7 +281,8 @@ void engine_wait(Token t)
 {
     if (!t)
         return;
-    double start = now(), moved = pace_moved(), starved = -1, end = 0;
+    double start = now(), moved = pace_moved(), end = 0;
+    PaceMark waits = {.starved = -1};
     engine_lock();
     const Request *r = find(t);
     CommStats *stats = r->token == t ? r->stats : NULL;
@@ -293,7 +294,7 @@ void engine_wait(Token t)
             continue;
         }
         flight_wait(r->flight);
-        starved = starved < 0 ? pace_starved() : starved;
+        waits = waits.starved < 0 ? pace_mark() : waits;
         if (spin && !end)
             end = now() + SPIN_SECONDS;
         if ((spin && now() < end) || (wires && looks++ < WIRE_LOOKS)) {
@@ -311,7 +312,7 @@ void engine_wait(Token t)
     if (thread_on && pending && !waiting)
         wake_thread();
     engine_unlock();
-    pace_away(took, starved);
+    pace_away(took, waits.starved < 0 ? NULL : &waits);
 }
 
 /* ---- the progress thread ---- */

@@ -3,9 +3,10 @@
 #include "pace.h"
 #include <fcntl.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
-static double away, moving, starved_away;
+static double away, moving, starved_away, idle_away;
 
 static int is_main(void)
 {
@@ -26,7 +27,7 @@ static int schedstat(void)
 
 int pace_knows_cores(void) { return is_main() && schedstat() >= 0; }
 
-double pace_starved(void)
+static double starved_now(void)
 {
     char text[96], *end;
     ssize_t n = pace_knows_cores() ? pread(schedstat(), text, sizeof text - 1, 0) : 0;
@@ -37,13 +38,30 @@ double pace_starved(void)
     return 1e-9 * (double)strtoull(end, NULL, 10);
 }
 
-void pace_away(double seconds, double starved)
+PaceMark pace_mark(void)
+{
+    struct timespec t = {0};
+    if (!is_main())
+        return (PaceMark){0};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (PaceMark){starved_now(), (double)t.tv_sec + 1e-9 * (double)t.tv_nsec, now()};
+}
+
+static double idle_between(const PaceMark *from, const PaceMark *to)
+{
+    return to->at - from->at - (to->ran - from->ran) - (to->starved - from->starved);
+}
+
+void pace_away(double seconds, const PaceMark *waits)
 {
     if (!is_main())
         return;
     away += seconds;
-    if (starved >= 0)
-        starved_away += pace_starved() - starved;
+    if (!waits)
+        return;
+    PaceMark end = pace_mark();
+    starved_away += end.starved - waits->starved;
+    idle_away += idle_between(waits, &end);
 }
 
 void pace_moving(double seconds) { moving += is_main() ? seconds : 0; }
@@ -53,5 +71,6 @@ Pace pace_now(void)
 {
     if (!is_main())
         return (Pace){0};
-    return (Pace){now(), away, moving, pace_starved() - starved_away};
+    PaceMark m = pace_mark(), start = {0};
+    return (Pace){m.at, away, moving, m.starved - starved_away, idle_between(&start, &m) - idle_away};
 }

@@ -154,6 +154,7 @@ typedef struct {
     double excess;                 /* time it loses, as a share: of the phase, or of its step */
     int of_phase;                  /* bool: of the phase */
     int peers;                     /* ranks of equal work that it is compared with; 0: its own past */
+    int idle;                      /* bool: its main thread was on no core for so long */
     int intervals;                 /* in a row that it has been slow */
     int fresh;                     /* bool: it is found in this interval */
 } SlowRank;

@@ -50,8 +50,9 @@ static void put_slow(FILE *f, const RankLog *r)
         fprintf(f, "\"phases\": [\"%s\"", s->phase);
         for (int k = 0; k < s->others; k++)
             fprintf(f, ", \"%s\"", s->other[k]);
-        fprintf(f, "], \"excess\": %s, \"than\": \"%s\", \"intervals\": %d}",
-                json_number_text(excess, s->excess), s->peers ? "peers" : "before", s->intervals);
+        fprintf(f, "], \"excess\": %s, \"than\": \"%s\", \"idle\": %s, \"intervals\": %d}",
+                json_number_text(excess, s->excess), s->peers ? "peers" : "before",
+                s->idle ? "true" : "false", s->intervals);
     }
     fprintf(f, r->slows ? "]" : "");
 }

@@ -28,24 +28,29 @@ void own_begin(OwnTime *o)
     if (!o->on)
         return;
     o->last = pace_now();
-    o->rest = 0;
+    o->rest = o->rest_idle = 0;
 }
 
-/* Ends the stretch; returns the s of it that were the rank's own. */
-static double stretch(OwnTime *o)
+/* Ends the stretch; returns the s of it that were the rank's own. idle: in which it was on no core. */
+static double stretch(OwnTime *o, double *idle)
 {
     Pace p = pace_now(), q = o->last;
     double starved = p.starved - q.starved, moving = p.moving - q.moving;
     o->last = p;
-    o->own[OWN_COMM] += moving;
-    o->own[OWN_CORE] += comm_cores_suffice() ? starved : 0;
-    return fmax(0, p.wall - q.wall - (p.away - q.away) - starved);
+    o->own.took[OWN_COMM] += moving;
+    o->own.took[OWN_CORE] += comm_cores_suffice() ? starved : 0;
+    double own = fmax(0, p.wall - q.wall - (p.away - q.away) - starved);
+    *idle = fmin(own, fmax(0, p.idle - q.idle));
+    return own;
 }
 
 void own_end(OwnTime *o, OwnPhase phase)
 {
-    if (o->on)
-        o->own[phase] += stretch(o);
+    double idle;
+    if (!o->on)
+        return;
+    o->own.took[phase] += stretch(o, &idle);
+    o->own.idle[phase] += idle;
 }
 
 static OwnPhase phase_of(const Instr *i)
@@ -65,13 +70,15 @@ void own_instr(OwnTime *o, const Instr *i, double start, double end, double load
     if (!o->on)
         return;
     /* a pair of instructions ends as one: the second has what the first did not take */
-    double own = o->rest + stretch(o);
+    double idle, own = o->rest + stretch(o, &idle);
     double share = o->last.wall > start ? fmin(1, (end - start) / (o->last.wall - start)) : 1;
-    double mine = own * share;
+    double mine = own * share, mine_idle = (o->rest_idle + idle) * share;
     loading = fmin(loading, mine);
-    o->own[OWN_DATA] += loading;
-    o->own[phase_of(i)] += mine - loading;
+    o->own.took[OWN_DATA] += loading;
+    o->own.took[phase_of(i)] += mine - loading;
+    o->own.idle[phase_of(i)] += fmax(0, mine_idle - loading);
     o->rest = own - mine;
+    o->rest_idle = o->rest_idle + idle - mine_idle;
 }
 
 /* ---- exchange ---- */
@@ -119,15 +126,15 @@ static void take_groups(OwnTime *o, const GroupSum *sum)
     }
 }
 
-double *own_exchange(OwnTime *o, Metrics *m, Grid *g, int all_own)
+OwnSum *own_exchange(OwnTime *o, Metrics *m, Grid *g, int all_own)
 {
     GroupSum *groups = (GroupSum *)(o->sum + METRIC_COUNT);
-    double *own = o->sum + METRIC_COUNT + OWN_GROUP_NUMBERS;
+    OwnSum *own = (OwnSum *)(o->sum + METRIC_COUNT + OWN_GROUP_NUMBERS);
     put_groups(o, g, groups);
     if (all_own) {
-        memset(own, 0, (size_t)(g->world * OWN_PHASES) * sizeof *own);
-        memcpy(own + g->rank * OWN_PHASES, o->own, sizeof o->own);
-        memset(o->own, 0, sizeof o->own);
+        memset(own, 0, (size_t)g->world * sizeof *own);
+        own[g->rank] = o->own;
+        o->own = (OwnSum){{0}, {0}};
     }
     metrics_reduce(m, &g->all, o->sum, all_own ? OWN_ROOM(g->world) : OWN_GROUP_NUMBERS);
     take_groups(o, groups);

@@ -2,8 +2,9 @@
  *
  * Own time is what the rank itself takes: waits for messages, the moving of messages and, where ranks share
  * cores, the waiting for a core are taken off each instruction. So a slow rank has a longer own time and the
- * ranks that wait for it have not. On a GPU instructions are only launched by the host: no own time is
- * measured there.
+ * ranks that wait for it have not. The part of it in which the main thread was on no core is kept beside it:
+ * a thread that is stopped, throttled or waits for a disk is idle there, and one that computes hardly ever.
+ * On a GPU instructions are only launched by the host: no own time is measured there.
  *
  * The sums travel with the metrics of a step, in the same collective (metrics_reduce). */
 #ifndef OWN_TIME_H
@@ -28,6 +29,9 @@ typedef enum {
 } OwnPhase;
 extern const char *const own_phase_name[OWN_PHASES];
 
+/* Of one rank, s. */
+typedef struct { double took[OWN_PHASES], idle[OWN_PHASES]; } OwnSum;
+
 /* Of one group on one rank. */
 typedef struct { double waited, busy, bytes, members; } GroupSum;
 
@@ -35,15 +39,15 @@ typedef struct {
     int on;                        /* bool: own times are measured */
     int timed;                     /* bool: the host sees when operations end; a GPU does them else */
     Pace last;                     /* where the next stretch begins */
-    double rest;                   /* s of the stretches so far that belong to the next instruction */
-    double own[OWN_PHASES];        /* s since the last exchange */
+    double rest, rest_idle;        /* s of the stretches so far that belong to the next instruction */
+    OwnSum own;                    /* since the last exchange */
     GroupSum before[GROUPS];       /* totals at the last exchange */
     double *sum;                   /* [METRIC_COUNT + OWN_ROOM(world)] of all ranks, for metrics_reduce */
     GroupTimes group[GROUPS];      /* of the step collected last */
     int groups;
 } OwnTime;
 #define OWN_GROUP_NUMBERS (GROUPS * (int)(sizeof(GroupSum) / sizeof(double)))
-#define OWN_ROOM(world) (OWN_GROUP_NUMBERS + (world) * OWN_PHASES)
+#define OWN_ROOM(world) (OWN_GROUP_NUMBERS + (world) * (int)(sizeof(OwnSum) / sizeof(double)))
 
 void own_open(OwnTime *o, int world, int on, int timed);
 void own_close(OwnTime *o);
@@ -56,7 +60,7 @@ void own_end(OwnTime *o, OwnPhase phase);
 void own_instr(OwnTime *o, const Instr *i, double start, double end, double loading);
 
 /* Reduces a step's metrics over all ranks, with what the groups did since the last exchange; with `all_own`
- * (global) also the own times, which begin anew. Returns [world][OWN_PHASES] the own times of all ranks in s;
- * NULL without all_own. Collective over g->all. */
-double *own_exchange(OwnTime *o, Metrics *m, Grid *g, int all_own);
+ * (global) also the own times, which begin anew. Returns [world] the own times of all ranks; NULL without
+ * all_own. Collective over g->all. */
+OwnSum *own_exchange(OwnTime *o, Metrics *m, Grid *g, int all_own);
 #endif

@@ -84,16 +84,19 @@ static void tell(const Straggler *s, const SlowRank *slow)
     if (slow->peers)
         snprintf(beside, sizeof beside, slow->peers > 1 ? "the median of its %d peers" : "its peer",
                  slow->peers);
-    warn("straggler: rank %d (host %s, %s) is %.0f %% slower than %s %s %s for %d intervals of %ld steps",
+    warn("straggler: rank %d (host %s, %s) is %.0f %% slower than %s %s %s for %d intervals of %ld steps%s",
          slow->rank, slow->host, slow->where, 100 * slow->excess, beside, slow->of_phase ? "in" : "by",
-         phases_of(slow, phases), slow->intervals, s->steps);
+         phases_of(slow, phases), slow->intervals, s->steps,
+         slow->idle ? ": it was on no core meanwhile, stopped, throttled or waiting for a disk" : "");
 }
 
-/* Judges the interval that ends now. own: [world][OWN_PHASES] s of its steps. */
-static void judge(Straggler *s, double *own)
+/* Judges the interval that ends now. own: [world] of its steps. */
+static void judge(Straggler *s, OwnSum *own)
 {
-    for (int i = 0; i < s->judge.ranks * OWN_PHASES; i++)
-        own[i] /= (double)s->steps;
+    for (int i = 0; i < s->judge.ranks * OWN_PHASES; i++) {
+        own[i / OWN_PHASES].took[i % OWN_PHASES] /= (double)s->steps;
+        own[i / OWN_PHASES].idle[i % OWN_PHASES] /= (double)s->steps;
+    }
     judge_interval(&s->judge, own);
     for (int i = 0; i < s->judge.n; i++) {
         SlowRank *slow = &s->judge.slow[i];
@@ -108,7 +111,7 @@ void straggler_step(Straggler *s, OwnTime *o, Metrics *m, Grid *g)
 {
     /* the lengths of earlier steps are reduced, so that all ranks end the interval together */
     int ends = s->on && ++s->steps >= INTERVAL_STEPS && s->ms >= INTERVAL_MS * 3 / 4.;
-    double *own = own_exchange(o, m, g, ends);
+    OwnSum *own = own_exchange(o, m, g, ends);
     s->ms += m->elapsed_ms;
     if (!ends)
         return;

@@ -8,10 +8,14 @@
  *   beside its past   if its time, divided by the median of the other ranks, is above (1 + threshold) x the
  *                     median of the same in up to PAST earlier intervals. Of two ranks it must also have
  *                     grown, not divided, by threshold / 2. So a pipeline stage is found, whose work no other
- *                     rank has, and a rank with experts; a machine that is slower for all changes nothing.
+ *                     rank has, and a rank with experts; a machine that is slower for all changes nothing;
+ *   by being idle     if the time in which it was on no core has grown by more than threshold x the rest of
+ *                     its time, by itself and beside the median of the others. That a core is faster now and
+ *                     slower then, as those of a shared machine are, does not blur this.
  * What it loses must also be more than threshold / 4 of its time in a step, and than three times the usual
- * spread of that quotient (mean absolute deviation). The phases data, communication, save and core have no
- * usual length: in them a rank is slow if it loses more than the threshold of its time in a step.
+ * spread of that quotient or idle time (mean absolute deviation). The phases data, communication, save and
+ * core have no usual length: in them a rank is slow if it loses more than the threshold of its time in a
+ * step.
  *
  * A rank is reported when it was slow in a phase in ENOUGH of RECENT intervals, and stays reported
  * until it was in no phase for ENOUGH intervals. Waiting for a core and moving messages need LONG in a row:
@@ -31,12 +35,17 @@ typedef struct {
     double past[OWN_PHASES][PAST]; /* of earlier intervals, not those when it was slow: its time over the
                                     * median of the others, or s a step in phases without a usual length */
     double took[OWN_PHASES][PAST]; /* s a step, in the same intervals */
+    double idle[OWN_PHASES][PAST]; /* s a step on no core, in the same intervals */
+    double idle_more[OWN_PHASES][PAST]; /* idle less the median of the others */
     int64_t known[OWN_PHASES];     /* how many there ever were */
     unsigned was[OWN_PHASES];      /* whether it was slow, a bit an interval, the newest lowest */
     int times[OWN_PHASES];         /* intervals it was slow in, since it was in none of RECENT */
     double lost[OWN_PHASES];       /* s a step beyond what was expected, in this interval */
     double excess[OWN_PHASES];     /* the same as a share: of what was expected, or of a step */
     int peers[OWN_PHASES];         /* peers that it was compared with; 0: its own past */
+    int by_idling[OWN_PHASES];     /* bool: because it was on no core */
+    int idled;                     /* bool: the same, in the phase that is judged */
+    double others_idle;            /* s a step: median of the others in the phase that is judged */
     int reported, calm;            /* bool; intervals in a row in which it was slow in no phase */
     SlowRank slow;                 /* what is said of it */
 } Judged;
@@ -55,8 +64,8 @@ typedef struct {
 void judge_open(Judge *j, int ranks, double threshold, const int *work);
 void judge_close(Judge *j);
 /* Judges an interval: fills j->slow. Pure but for j.
- *   own    in  [ranks][OWN_PHASES]  s a step */
-void judge_interval(Judge *j, const double *own);
+ *   own    in  [ranks]  s a step */
+void judge_interval(Judge *j, const OwnSum *own);
 
 typedef struct {
     int on;                        /* bool: ranks are compared; the same on all ranks */

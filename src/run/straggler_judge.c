@@ -65,20 +65,20 @@ static int has_length(int phase)
 }
 
 /* Time of a rank in a step, for data and computing. */
-static double whole(const double *own)
+static double whole(const OwnSum *own)
 {
     double sum = 0;
     for (int phase = 0; phase < OWN_PHASES; phase++)
-        sum += phase == OWN_DATA || has_length(phase) ? own[phase] : 0;
+        sum += phase == OWN_DATA || has_length(phase) ? own->took[phase] : 0;
     return sum;
 }
 
-/* Whether a rank is slow that should have taken `expected`. Notes the worse of two reasons.
+/* Whether a rank is slow that should have taken `expected`. Notes the worst of its reasons.
  *   spread  in  s: how far its times usually are from what is expected */
-static int is_slow(const Judge *j, Judged *r, int phase, const double *own, double expected, double spread,
+static int is_slow(const Judge *j, Judged *r, int phase, const OwnSum *own, double expected, double spread,
                    int peers)
 {
-    double lost = own[phase] - expected, all = whole(own);
+    double lost = own->took[phase] - expected, all = whole(own);
     double share = has_length(phase) ? lost / expected : lost / all;
     if (!(share > j->threshold && lost > j->threshold / 4 * all && lost > 3 * spread))
         return 0;
@@ -86,12 +86,21 @@ static int is_slow(const Judge *j, Judged *r, int phase, const double *own, doub
         r->lost[phase] = lost;
         r->excess[phase] = share;
         r->peers[phase] = peers;
+        r->by_idling[phase] = 0;
     }
     return 1;
 }
 
+/* Writes what all ranks took in a phase, or how long they were idle, to j->sorted, in order. */
+static void sort_ranks(Judge *j, const OwnSum *own, int phase, int idle)
+{
+    for (int r = 0; r < j->ranks; r++)
+        j->sorted[r] = idle ? own[r].idle[phase] : own[r].took[phase];
+    qsort(j->sorted, (size_t)j->ranks, sizeof *j->sorted, by_double);
+}
+
 /* Compares the ranks of equal work with each other; sets their `lost`. */
-static void beside_peers(Judge *j, const double *own, int phase)
+static void beside_peers(Judge *j, const OwnSum *own, int phase)
 {
     double spread;
     for (int first = 0; first < j->ranks; first++) {
@@ -99,7 +108,7 @@ static void beside_peers(Judge *j, const double *own, int phase)
         for (int r = 0; r < j->ranks; r++) {
             seen |= r < first && j->work[r] == j->work[first];
             if (j->work[r] == j->work[first])
-                j->sorted[n++] = own[r * OWN_PHASES + phase];
+                j->sorted[n++] = own[r].took[phase];
         }
         if (seen || j->work[first] < 0 || n < 2)
             continue;
@@ -108,16 +117,16 @@ static void beside_peers(Judge *j, const double *own, int phase)
             Judged *it = &j->rank[r];
             if (j->work[r] != j->work[first] || it->known[phase] < PAST_FIRST)
                 continue;
-            double others = middle_of_others(j->sorted, n, own[r * OWN_PHASES + phase]);
+            double others = middle_of_others(j->sorted, n, own[r].took[phase]);
             double base = usual(it->past[phase], it->known[phase], &spread);
-            is_slow(j, it, phase, own + r * OWN_PHASES, others, spread / base * others, n - 1);
+            is_slow(j, it, phase, own + r, others, spread / base * others, n - 1);
         }
     }
 }
 
 /* Compares a rank with its past.
  *   unit  in  s: what its times are divided by */
-static int slower_than_before(const Judge *j, Judged *r, int phase, const double *own, double unit)
+static int slower_than_before(const Judge *j, Judged *r, int phase, const OwnSum *own, double unit)
 {
     double spread, unused;
     if (r->known[phase] < PAST_FIRST)
@@ -125,39 +134,67 @@ static int slower_than_before(const Judge *j, Judged *r, int phase, const double
     double base = usual(r->past[phase], r->known[phase], &spread);
     double took = usual(r->took[phase], r->known[phase], &unused);
     /* of two ranks nobody else can tell whether one is slower or the other faster */
-    return (j->ranks > 2 || own[phase] > (1 + j->threshold / 2) * took) &&
+    return (j->ranks > 2 || own->took[phase] > (1 + j->threshold / 2) * took) &&
            is_slow(j, r, phase, own, base * unit, spread * unit, 0);
 }
 
-/* Compares the ranks with their past; keeps the times of those that are as ever. */
-static void beside_past(Judge *j, const double *own, int phase)
+/* Whether a rank was on no core for longer than it usually is, and than it usually is more than others. */
+static int idles(const Judge *j, Judged *r, int phase, const OwnSum *own, double others)
 {
-    for (int r = 0; r < j->ranks; r++)
-        j->sorted[r] = own[r * OWN_PHASES + phase];
-    qsort(j->sorted, (size_t)j->ranks, sizeof *j->sorted, by_double);
+    double spread, unused, before = r->lost[phase];
+    if (r->known[phase] < PAST_FIRST)
+        return 0;
+    double grown = own->idle[phase] - usual(r->idle[phase], r->known[phase], &unused);
+    double beside = own->idle[phase] - others - usual(r->idle_more[phase], r->known[phase], &spread);
+    double lost = fmin(grown, beside);
+    int slow = is_slow(j, r, phase, own, own->took[phase] - lost, spread, 0);
+    r->by_idling[phase] |= slow && r->lost[phase] > before;
+    return slow;
+}
+
+/* Finds the ranks that are slow because they were on no core. */
+static void by_idling(Judge *j, const OwnSum *own, int phase)
+{
+    sort_ranks(j, own, phase, 1);
+    for (int r = 0; r < j->ranks; r++) {
+        j->rank[r].others_idle = middle_of_others(j->sorted, j->ranks, own[r].idle[phase]);
+        j->rank[r].idled = idles(j, &j->rank[r], phase, own + r, j->rank[r].others_idle);
+    }
+}
+
+/* Compares the ranks with their past; keeps the times of those that are as ever. */
+static void beside_past(Judge *j, const OwnSum *own, int phase)
+{
+    sort_ranks(j, own, phase, 0);
     for (int r = 0; r < j->ranks; r++) {
         Judged *it = &j->rank[r];
-        double mine = own[r * OWN_PHASES + phase];
+        double mine = own[r].took[phase];
         double unit = has_length(phase) ? middle_of_others(j->sorted, j->ranks, mine) : 1;
-        if (!(unit > 0) || slower_than_before(j, it, phase, own + r * OWN_PHASES, unit))
+        if (!(unit > 0) || slower_than_before(j, it, phase, own + r, unit) || it->idled)
             continue;
         int64_t at = it->known[phase]++ % PAST;
         it->past[phase][at] = mine / unit;
         it->took[phase][at] = mine;
+        it->idle[phase][at] = own[r].idle[phase];
+        it->idle_more[phase][at] = own[r].idle[phase] - it->others_idle;
     }
 }
 
-static void judge_phase(Judge *j, const double *own, int phase)
+static void judge_phase(Judge *j, const OwnSum *own, int phase)
 {
     double sum = 0;
     for (int r = 0; r < j->ranks; r++)
-        sum += own[r * OWN_PHASES + phase];
+        sum += own[r].took[phase];
     if (phase == OWN_SAVE && !(sum > 0))           /* no save in this interval */
         return;
-    for (int r = 0; r < j->ranks; r++)
+    for (int r = 0; r < j->ranks; r++) {
         j->rank[r].lost[phase] = 0;
+        j->rank[r].idled = 0;
+    }
     if (phase == OWN_FORWARD || phase == OWN_BACKWARD)
         beside_peers(j, own, phase);
+    if (has_length(phase))
+        by_idling(j, own, phase);
     beside_past(j, own, phase);
     for (int r = 0; r < j->ranks; r++) {
         Judged *it = &j->rank[r];
@@ -191,6 +228,7 @@ static void say(Judged *r)
     s->excess = r->excess[most];
     s->of_phase = has_length(most);
     s->peers = r->peers[most];
+    s->idle = r->by_idling[most];
     s->intervals = r->times[most];
     s->others = 0;
     for (int phase = 0; phase < OWN_PHASES; phase++)
@@ -198,7 +236,7 @@ static void say(Judged *r)
             s->other[s->others++] = own_phase_name[phase];
 }
 
-void judge_interval(Judge *j, const double *own)
+void judge_interval(Judge *j, const OwnSum *own)
 {
     j->intervals++;
     j->n = 0;

@@ -10,9 +10,9 @@ enum { MOST = 8 };
 typedef struct {
     Judge judge;
     int ranks, work[MOST];
-    double noise, usual[MOST][OWN_PHASES];
+    double noise, usual[MOST][OWN_PHASES], idle[MOST][OWN_PHASES];
     uint64_t drawn;
-    int found, rank, peers;        /* alarms so far; of the last one */
+    int found, rank, peers, by_idling; /* alarms so far; of the last one */
     const char *phase;
     double excess;
     int64_t at;                    /* interval of the last alarm, from 1 */
@@ -35,11 +35,13 @@ static void job_make(Job *j, int ranks, int stages, double threshold, double noi
 /* One interval in which rank `slow` takes `more` times as long in `phase`, and everyone `all` times. */
 static void interval(Job *j, int slow, int phase, double more, double all)
 {
-    double own[MOST * OWN_PHASES];
+    OwnSum own[MOST];
     for (int r = 0; r < j->ranks; r++)
-        for (int k = 0; k < OWN_PHASES; k++)
-            own[r * OWN_PHASES + k] = j->usual[r][k] * all * (r == slow && k == phase ? more : 1) *
+        for (int k = 0; k < OWN_PHASES; k++) {
+            own[r].idle[k] = j->idle[r][k];
+            own[r].took[k] = j->idle[r][k] + j->usual[r][k] * all * (r == slow && k == phase ? more : 1) *
                                       (1 + j->noise * rng_normal(rng_key(3, "noise"), 0, j->drawn++));
+        }
     judge_interval(&j->judge, own);
     for (int i = 0; i < j->judge.n; i++) {
         const SlowRank *s = &j->judge.slow[i];
@@ -49,6 +51,7 @@ static void interval(Job *j, int slow, int phase, double more, double all)
         j->rank = s->rank;
         j->phase = s->phase;
         j->peers = s->peers;
+        j->by_idling = s->idle;
         j->excess = s->excess;
         j->at = j->judge.intervals;
     }
@@ -148,6 +151,31 @@ static void test_episodes(void)
     judge_close(&j.judge);
 }
 
+/* A rank that is on no core for a sixth of its time is found although the speeds of cores differ as much; one
+ * that was so from the start, or as all are, is not. */
+static void test_idle(void)
+{
+    for (int ranks = 2; ranks <= MOST; ranks *= 2)
+        for (int phase = OWN_FORWARD; phase <= OWN_BACKWARD; phase++) {
+            Job j;
+            int slow = ranks - 1;
+            job_make(&j, ranks, 1, 0.1, 0.08);
+            j.idle[0][phase] = 0.05 * j.usual[0][phase];
+            calm(&j, 40);
+            CHECK(!j.found, "%d ranks, noise of 8 %%: rank %d in %s", ranks, j.rank, j.phase);
+            for (int r = 0; r < ranks; r++)
+                j.idle[r][phase] += 0.4 * j.usual[r][phase];
+            calm(&j, 8);
+            CHECK(!j.found, "%d ranks, all are idle: rank %d in %s", ranks, j.rank, j.phase);
+            j.idle[slow][phase] += 0.2 * j.usual[slow][phase];
+            calm(&j, 3);
+            CHECK(j.found == 1 && j.rank == slow && j.phase == own_phase_name[phase] && j.by_idling,
+                  "%d ranks, rank %d in %s: %d alarms, rank %d in %s", ranks, slow, own_phase_name[phase],
+                  j.found, j.rank, j.phase ? j.phase : "nothing");
+            judge_close(&j.judge);
+        }
+}
+
 static void test_threshold(void)
 {
     Job j;
@@ -217,24 +245,55 @@ static void test_own(void)
     own_begin(&o);
     double start = now();
     usleep(30000);
-    pace_away(0.02, -1);
+    pace_away(0.02, NULL);
     double end = now();
     own_instr(&o, &f, start, end, 0.004);
-    CHECK(o.own[OWN_FORWARD] > 0.004 && o.own[OWN_FORWARD] <= now() - first - 0.024,
-          "%.4f s of %.4f s, 0.02 s of which it waited", o.own[OWN_FORWARD], end - start);
-    CHECK(o.own[OWN_DATA] == 0.004, "%.4f s for data", o.own[OWN_DATA]);
+    CHECK(o.own.took[OWN_FORWARD] > 0.004 && o.own.took[OWN_FORWARD] <= now() - first - 0.024,
+          "%.4f s of %.4f s, 0.02 s of which it waited", o.own.took[OWN_FORWARD], end - start);
+    CHECK(o.own.took[OWN_DATA] == 0.004, "%.4f s for data", o.own.took[OWN_DATA]);
     start = now();
     usleep(20000);
     own_instr(&o, &s, start, now(), 0);
     start = now();
     usleep(20000);
     end = now();
-    double half = start + (end - start) / 2, before = o.own[OWN_FORWARD];
+    double half = start + (end - start) / 2, before = o.own.took[OWN_FORWARD];
     own_instr(&o, &f, start, half, 0);
     own_instr(&o, &b, half, end, 0);
-    CHECK(o.own[OWN_OPTIMIZER] >= 0.02 && o.own[OWN_BACKWARD] > 0.005 && o.own[OWN_FORWARD] - before > 0.005,
-          "%.4f s, and a pair of %.4f and %.4f", o.own[OWN_OPTIMIZER], o.own[OWN_FORWARD] - before,
-          o.own[OWN_BACKWARD]);
+    CHECK(o.own.took[OWN_OPTIMIZER] >= 0.02 && o.own.took[OWN_BACKWARD] > 0.005 &&
+              o.own.took[OWN_FORWARD] - before > 0.005,
+          "%.4f s, and a pair of %.4f and %.4f", o.own.took[OWN_OPTIMIZER], o.own.took[OWN_FORWARD] - before,
+          o.own.took[OWN_BACKWARD]);
+    own_close(&o);
+}
+
+static void compute(double seconds)
+{
+    for (double from = pace_mark().ran; pace_mark().ran < from + seconds;)
+        ;
+}
+
+/* Sleep is idle time, but not while the rank waits for messages; computing is none. */
+static void test_own_idle(void)
+{
+    OwnTime o;
+    Instr f = {.op = I_F}, b = {.op = I_B};
+    own_open(&o, 1, 1, 1);
+    own_begin(&o);
+    double start = now();
+    usleep(20000);
+    compute(0.03);
+    PaceMark waits = pace_mark();
+    usleep(50000);
+    pace_away(now() - waits.at, &waits);
+    own_instr(&o, &f, start, now(), 0);
+    CHECK(o.own.idle[OWN_FORWARD] >= 0.019 && o.own.idle[OWN_FORWARD] <= o.own.took[OWN_FORWARD] - 0.029,
+          "idle for %.4f s of %.4f s", o.own.idle[OWN_FORWARD], o.own.took[OWN_FORWARD]);
+    start = now();
+    compute(0.02);
+    own_instr(&o, &b, start, now(), 0);
+    CHECK(o.own.took[OWN_BACKWARD] > 0.019 && o.own.idle[OWN_BACKWARD] <= o.own.took[OWN_BACKWARD] - 0.019,
+          "idle for %.4f s of %.4f s while it computes", o.own.idle[OWN_BACKWARD], o.own.took[OWN_BACKWARD]);
     own_close(&o);
 }
 
@@ -243,9 +302,11 @@ int main(void)
     test_each();
     test_none();
     test_episodes();
+    test_idle();
     test_threshold();
     test_from_the_start();
     test_rare();
     test_own();
+    test_own_idle();
     return test_end();
 }
