@@ -176,3 +176,5 @@ FuzzSeeds fuzz_seeds(const FuzzTarget *t)
     t->seeds();
     return collected;
 }
+
+FuzzSeeds fuzz_seeds_now(void) { return collected; }

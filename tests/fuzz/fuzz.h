@@ -74,6 +74,8 @@ typedef struct {
     size_t *size;
 } FuzzSeeds;
 FuzzSeeds fuzz_seeds(const FuzzTarget *t);
+/* Those, and what fuzz_seed was given since. */
+FuzzSeeds fuzz_seeds_now(void);
 
 /* Called by fuzz_run when a run is over: closes and forgets its files. */
 void fuzz_files_close(void);

@@ -1,7 +1,8 @@
 /* fuzz_flight -- flight records as `train flight` reads and prints them. A run has the records of one or two
  * hosts, of one to three ranks each, all of which wait for each other; the input patches them.
  *
- *   byte 0     bits 0 and 1: ranks of the first host; bit 2: a second host, with one rank; bit 3: --json
+ *   byte 0     bits 0 and 1: ranks of the first host; bit 2: a second host, with one rank; bit 3: --json;
+ *              bits 4 and 5, one of them: nothing is printed, which takes most of the time, but all is judged
  *   the rest   patches: field, rank, place in it (a byte each), then the value */
 #define file_read_text fuzz_read_text
 #include "flight_view.c"
@@ -190,6 +191,25 @@ static void put_patches(int ranks, int hosts, const uint8_t *p, size_t n)
     }
 }
 
+/* All that is worked out for printing. */
+static void judge(View *v)
+{
+    char text[400], line[COLUMNS + 1], name[32];
+    double from, to;
+    window(v, &from, &to);
+    for (int k = 0; k < v->records; k++)
+        flight_blame(v->record[k].f, v->record[k].latest, NULL, NULL);
+    for (int i = 0; i < v->rows; i++) {
+        Row *w = &v->row[i];
+        if (*w->r->fate || i % 2)
+            doing(w, text, sizeof text);
+        if (to > from)
+            draw(w, from, to, line);
+        if (kept(w->r))
+            name_of(instr_at(w->r, kept(w->r) - 1), name);
+    }
+}
+
 static void run(const uint8_t *p, size_t n)
 {
     int kind = (int)fuzz_take(&p, &n, 1), ranks = kind % 4 % RANKS + 1, hosts = kind & 4 ? 2 : 1;
@@ -203,12 +223,14 @@ static void run(const uint8_t *p, size_t n)
     if (hosts > 1)
         fuzz_file("flight.1", "", 0);
     read_all(&v);
-    if (kind & 8)
+    if (kind & 48)
+        judge(&v);
+    else if (kind & 8)
         print_json(&v);
     else
         print(&v);
-    json_t *row = kind & 8 && v.rows ? row_json(&v.row[v.rows - 1]) : NULL;
-    if (kind & 8 && v.rows && !row)
+    json_t *row = (kind & 56) == 8 && v.rows ? row_json(&v.row[v.rows - 1]) : NULL;
+    if ((kind & 56) == 8 && v.rows && !row)
         fuzz_found("a rank without its JSON");
     json_decref(row);
     free(v.record);
@@ -217,7 +239,7 @@ static void run(const uint8_t *p, size_t n)
 
 static void seeds(void)
 {
-    for (int kind = 0; kind < 16; kind++) {
+    for (int kind = 0; kind < 64; kind++) {
         uint8_t p[4 + 12 * 8] = {(uint8_t)kind};
         fuzz_seed(p, 1);
         for (size_t k = 0; k < FIELDS; k++) {

@@ -1,7 +1,7 @@
 /* test_fuzz -- all targets of fuzzing without libFuzzer. No argument: each target's seeds, the kept findings
  * in tests/fuzz/crashers, and some thousand changed inputs, the same ones every time.
  *   TARGET FILE..   those inputs alone, files or folders of files
- *   TARGET N        N changed inputs, other ones every time */
+ *   TARGET N [FOLDER]  N changed inputs, other ones every time; FOLDER: of its files, too, not of seeds alone */
 #define _GNU_SOURCE
 #include "fuzz.h"
 #include "test.h"
@@ -93,14 +93,51 @@ static size_t change(const FuzzTarget *t, uint8_t *p, size_t n)
     return n;
 }
 
+static FuzzSeeds inputs;               /* what is changed */
+
+/* The bytes of a file; NULL: it cannot be read. */
+static uint8_t *contents(const char *path, size_t *size)
+{
+    struct stat st;
+    FILE *f = fopen(path, "r");
+    if (!f || fstat(fileno(f), &st) || !S_ISREG(st.st_mode)) {
+        if (f)
+            fclose(f);
+        return NULL;
+    }
+    uint8_t *p = xcalloc(1, (size_t)st.st_size);
+    *size = fread(p, 1, (size_t)st.st_size, f);
+    fclose(f);
+    return p;
+}
+
+/* Takes the seeds of the target, and the files of a folder; NULL: of none. */
+static void set_inputs(const FuzzTarget *t, const char *folder)
+{
+    fuzz_seeds(t);
+    DIR *d = folder ? opendir(folder) : NULL;
+    CHECK(d || !folder, "%s: no such folder", folder);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        size_t size;
+        char *path = xasprintf("%s/%s", folder, e->d_name);
+        uint8_t *p = contents(path, &size);
+        if (p && size)
+            fuzz_seed(p, size);
+        free(p);
+        free(path);
+    }
+    if (d)
+        closedir(d);
+    inputs = fuzz_seeds_now();
+}
+
 static void run_changed(const FuzzTarget *t, int64_t runs)
 {
     static uint8_t p[LARGEST];
-    FuzzSeeds s = fuzz_seeds(t);
     for (int64_t i = 0; i < runs; i++) {
-        uint64_t k = draw((uint64_t)s.n);
-        size_t n = s.size[k] < LARGEST ? s.size[k] : LARGEST;
-        memcpy(p, s.list[k], n);
+        uint64_t k = draw((uint64_t)inputs.n);
+        size_t n = inputs.size[k] < LARGEST ? inputs.size[k] : LARGEST;
+        memcpy(p, inputs.list[k], n);
         run(t, p, change(t, p, n));
     }
 }
@@ -120,12 +157,10 @@ static int run_file(const FuzzTarget *t, const char *path)
             closedir(d);
         return n;
     }
-    FILE *f = fopen(path, "r");
-    if (!f)
+    size_t size;
+    uint8_t *p = contents(path, &size);
+    if (!p)
         return 0;
-    uint8_t *p = xcalloc(1, (size_t)st.st_size);
-    size_t size = fread(p, 1, (size_t)st.st_size, f);
-    fclose(f);
     run(t, p, size);
     free(p);
     return 1;
@@ -151,9 +186,8 @@ static int in_child(void (*fn)(const FuzzTarget *, int64_t), const FuzzTarget *t
 static void suite(const FuzzTarget *t, int64_t unused)
 {
     (void)unused;
-    FuzzSeeds s = fuzz_seeds(t);
-    for (int i = 0; i < s.n; i++)
-        run(t, s.list[i], s.size[i]);
+    for (int i = 0; i < inputs.n; i++)
+        run(t, inputs.list[i], inputs.size[i]);
     char *path = xasprintf("tests/fuzz/crashers/%s", t->name);
     run_file(t, path);
     run_changed(t, CHANGED);
@@ -165,7 +199,9 @@ int main(int argc, char **argv)
         const FuzzTarget *t = targets[i];
         if (argc > 1 && strcmp(argv[1], t->name))
             continue;
-        int64_t runs = argc == 3 ? strtoll(argv[2], NULL, 10) : 0;
+        int64_t runs = argc > 2 ? strtoll(argv[2], NULL, 10) : 0;
+        if (runs || argc == 1)
+            set_inputs(t, argc > 3 ? argv[3] : NULL);
         if (runs)
             state = (uint64_t)getpid() << 32 ^ (uint64_t)(now() * 1e9);
         for (; runs > 0; runs -= BATCH, state += (uint64_t)BATCH << 20)
