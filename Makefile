@@ -2,7 +2,7 @@
 # make test       builds and runs the test suite        make test DEBUG=1   under ASan and UBSan
 # make demo       a small GPT on English text           make bench          speed beside PyTorch's
 # make test-X     what is too long for the suite, or needs more than it has; tests/README.md says what each shows:
-#                 layouts resident kill power failures allocations goodput leaks hangs calm stragglers restarts launch hosts network slurm kubernetes seeds same readme bare emulation
+#                 layouts resident kill power failures allocations goodput leaks hangs calm stragglers restarts launch hosts network slurm kubernetes seeds threads same readme bare emulation
 #                 huggingface portable valgrind pack sass
 # make fuzz MINUTES=n      every reader of files under libFuzzer (needs clang)
 # make CUDA=1     with the device `cuda` (needs nvcc; runs without a driver, on the CPU)     ARCHS=90a: for one kind
@@ -34,6 +34,10 @@ STRICT  := -w
 else ifeq ($(DEBUG),1)
 CPU     := build/debug
 OPT     := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+HOOKS   := $(CPU)/tests/sanitizer.o
+else ifeq ($(DEBUG),thread)
+CPU     := build/thread
+OPT     := -O1 -g -fsanitize=thread -fno-omit-frame-pointer
 HOOKS   := $(CPU)/tests/sanitizer.o
 else
 CPU     := build/$(if $(CROSS),$(ARCH),cpu)
@@ -460,6 +464,11 @@ test-sass:
 test-seeds:
 	BUILD=$(BUILD) tests/seeds.sh
 
+# programs of one process: a launcher's ranks are processes, whose shared memory the sanitizer does not see
+test-threads:
+	$(MAKE) DEBUG=thread build/thread/train tests
+	BUILD=build/thread SLOW=20 tests/run "^($$(awk '$$2 == 1 && $$4 ~ /^.BUILD/ { printf "%s%s", n++ ? "|" : "", $$1 }' tests/table))\$$"
+
 test-same: train
 	tests/same.sh $(OLD) $(CURDIR)/train
 
@@ -473,11 +482,11 @@ size:
 	@wc -l train.c $$(git ls-files kernels parallel src) | sort -n
 
 clean:
-	rm -rf build/cpu build/debug build/valgrind build/bench build/cuda build/cuda-90a build/cuda-cudnn build/emulated \
+	rm -rf build/cpu build/debug build/thread build/valgrind build/bench build/cuda build/cuda-90a build/cuda-cudnn build/emulated \
 	       build/debug-cuda build/debug-emulated train
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
 .PHONY: all tests op-tests fuzz cuda-tests test test-allocations test-emulation docs demo bench gpu-roofline bench-schedules bench-search test-failures test-goodput test-hangs test-calm test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
-        test-slurm test-kubernetes test-readme test-bare test-pack test-sass test-seeds test-same test-huggingface test-portable test-valgrind size clean FORCE
+        test-slurm test-kubernetes test-readme test-bare test-pack test-sass test-seeds test-threads test-same test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

@@ -5,7 +5,7 @@
 #include "normals.h"
 
 #define BLOCK 64                 /* pairs of normals made at a time */
-#if defined __x86_64__ && !defined __clang__ && __GNUC__ >= 12
+#if defined __x86_64__ && !defined __clang__ && __GNUC__ >= 12 && !defined __SANITIZE_THREAD__
 #define EACH_ISA __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define EACH_ISA

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static Flight *flight;                        /* NULL: not open */
+static Flight *_Atomic flight;                /* NULL: not open. The watch of a single rank reads it, too */
 static FlightRank *me;                        /* this rank's part */
 static _Thread_local int is_main;             /* bool: this thread opened the record */
 static _Atomic int saved;                     /* bool: the copy is made */
@@ -43,9 +43,9 @@ static void put(char *to, size_t size, const char *text)
 void flight_open(int fd, int ranks, int local, int rank, int world, int host)
 {
     struct timespec wall;
-    flight = mmap(NULL, flight_bytes(ranks), PROT_READ | PROT_WRITE,
-                  fd < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
-    if (flight == MAP_FAILED)
+    Flight *f = mmap(NULL, flight_bytes(ranks), PROT_READ | PROT_WRITE,
+                     fd < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
+    if (f == MAP_FAILED)
         die(EXIT_RESOURCE, "shared-memory",
             "cannot map the flight record that the ranks of a host share: %s; "
             "change: free memory, or raise the limit on it (ulimit -v)",
@@ -54,19 +54,20 @@ void flight_open(int fd, int ranks, int local, int rank, int world, int host)
         close(fd);
     if (local == 0) {
         clock_gettime(CLOCK_REALTIME, &wall);
-        flight->wall = (double)wall.tv_sec + 1e-9 * (double)wall.tv_nsec - now();
-        flight->ranks = ranks;
-        flight->world = world;
-        flight->host = host;
-        memcpy(flight->magic, FLIGHT_MAGIC, sizeof flight->magic);
+        f->wall = (double)wall.tv_sec + 1e-9 * (double)wall.tv_nsec - now();
+        f->ranks = ranks;
+        f->world = world;
+        f->host = host;
+        memcpy(f->magic, FLIGHT_MAGIC, sizeof f->magic);
     }
-    me = &flight->rank[local];
+    me = &f->rank[local];
     is_main = 1;
     host_name(me->host);
     snprintf(me->where, sizeof me->where, "rank %d", rank);
     me->rank = rank;
     me->progress = now();
     me->pid = getpid();
+    flight = f;
 }
 
 /* ---- writing ---- */

@@ -5,7 +5,7 @@
 
 /* Compiles a function for three instruction sets; one is chosen when the program starts. Additions and
  * conversions give the same bits in all of them. */
-#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define CLONES

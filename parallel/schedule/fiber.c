@@ -16,6 +16,19 @@
 #define ENTER(fake, bottom, size) ((void)(fake), (void)(bottom), (void)(size))
 #endif
 
+#ifdef __SANITIZE_THREAD__         /* the thread sanitizer takes each stack for a thread */
+#include <sanitizer/tsan_interface.h>
+#define THREAD_HERE() __tsan_get_current_fiber()
+#define THREAD_OPEN() __tsan_create_fiber(0)
+#define THREAD_ENTER(thread) __tsan_switch_to_fiber(thread, 0)
+#define THREAD_CLOSE(thread) __tsan_destroy_fiber(thread)
+#else
+#define THREAD_HERE() NULL
+#define THREAD_OPEN() NULL
+#define THREAD_ENTER(thread) ((void)(thread))
+#define THREAD_CLOSE(thread) ((void)(thread))
+#endif
+
 #define STACK (8 << 20)            /* bytes, as the main thread usually has; untouched pages cost nothing */
 
 enum { HERE, THERE };
@@ -28,6 +41,7 @@ typedef struct {
     const void *bottom;        /* its stack, for the address sanitizer */
     size_t size;
     void *fake;                /* of the address sanitizer */
+    void *thread;              /* of the thread sanitizer */
 } Side;
 
 struct Fiber {
@@ -68,6 +82,7 @@ static void change(Fiber *f)
     f->turned(f->ctx);
     f->since = now();
     LEAVE(leaves ? NULL : &mine->fake, other->bottom, other->size);
+    THREAD_ENTER(other->thread);
     BUG_ON(swapcontext(&mine->at, &other->at));
     ENTER(mine->fake, &other->bottom, &other->size);
 }
@@ -95,8 +110,8 @@ void fiber_run(Fiber *f, void (*here)(void *ctx), void (*there)(void *ctx), void
     Side *s = &f->side[THERE];
     BUG_ON(f->on);
     took[HERE] = took[THERE] = 0;
-    f->side[HERE] = (Side){.run = here};
-    *s = (Side){.run = there, .bottom = f->stack, .size = STACK};
+    f->side[HERE] = (Side){.run = here, .thread = THREAD_HERE()};
+    *s = (Side){.run = there, .bottom = f->stack, .size = STACK, .thread = THREAD_OPEN()};
     BUG_ON(getcontext(&s->at));
     s->at.uc_stack.ss_sp = f->stack;
     s->at.uc_stack.ss_size = STACK;
@@ -113,5 +128,6 @@ void fiber_run(Fiber *f, void (*here)(void *ctx), void (*there)(void *ctx), void
     while (!s->done)
         change(f);
     took[HERE] += now() - f->since;
+    THREAD_CLOSE(s->thread);
     f->on = 0;
 }

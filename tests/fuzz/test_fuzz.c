@@ -1,7 +1,7 @@
 /* test_fuzz -- all targets of fuzzing without libFuzzer. No argument: each target's seeds, the kept findings
  * in tests/fuzz/crashers, and some thousand changed inputs, the same ones every time.
  *   TARGET FILE..   those inputs alone, files or folders of files
- *   TARGET N [FOLDER]  N changed inputs, other ones every time; FOLDER: of its files, too, not of seeds alone */
+ *   TARGET N [FOLDER]  N changed inputs, other ones every time, of the seeds and of the files in FOLDER */
 #define _GNU_SOURCE
 #include "fuzz.h"
 #include "test.h"

@@ -92,6 +92,44 @@ limited() {
         fail "ulimit $1: code $rc"
 }
 limited '-n 8' 'Too many open files'
+for ranks in 2 4; do
+    files=$((40 + 4 * ranks))
+    (ulimit -n $((files - 1)); exec "$launch" -n $ranks "$work/tiny.yaml" save="$work/files") > "$work/log" 2>&1
+    rc=$?
+    [ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q "^error.*; change: ulimit -n $files" "$work/log" ||
+        fail "$ranks ranks and $((files - 1)) files: code $rc"
+    (ulimit -n $files; exec "$launch" -n $ranks "$work/tiny.yaml" save="$work/files-$ranks") > "$work/log" 2>&1 ||
+        fail "$ranks ranks and $files files"
+done
+
+# A control group's memory goes to another program, and the kernel kills a rank: 5, a line that says so, and the copies
+# in memory bring the run back. Needs root and a hierarchy of control groups that can be written.
+group=
+for at in /sys/fs/cgroup/memory /sys/fs/cgroup; do
+    [ -n "$group" ] || ! [ -e $at/cgroup.procs ] || ! mkdir $at/gridiron.$$ 2> /dev/null || group=$at/gridiron.$$
+done
+for limit in memory.limit_in_bytes memory.max; do
+    [ -z "$group" ] || ! echo 600M 2> /dev/null > "$group/$limit" || limited=1
+done
+if [ "${limited:-}" ]; then
+    (echo 0 > "$group/cgroup.procs"; echo 900 > /proc/self/oom_score_adj; exec "$launch" -n 2 "$work/tiny.yaml" hidden_size=256 seq_length=128 \
+        train_iters=1000000 save="$work/killed") > "$work/log" 2>&1 &
+    job=$!
+    until grep -q ' iteration  *3/' "$work/log" || ! kill -0 $job 2> /dev/null; do sleep 0.1; done
+    (echo 0 > "$group/cgroup.procs"; head -c 700M /dev/zero | tail) > /dev/null 2>&1 &
+    hog=$!
+    wait $job
+    rc=$?
+    kill $hog 2> /dev/null
+    pkill -P $hog 2> /dev/null
+    wait $hog 2> /dev/null
+    [ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] &&
+        grep -q '^error\[rank-lost\].*the kernel has killed for memory on this host; change: ' "$work/log" ||
+        fail "the kernel kills for memory: code $rc"
+    for _ in 1 2 3 4 5; do rmdir "$group" 2> /dev/null && break; sleep 1; done
+else
+    echo "# no control group of memory can be made here: the kernel has killed nothing for memory"
+fi
 if (ulimit -v 30000 && "$TRAIN" help) > /dev/null 2>&1; then      # not with a sanitizer
     limited '-v 30000' 'cannot map'
 fi
