@@ -25,6 +25,8 @@ static double bytes_of8(Mat8 m) { return (double)m.rows * (double)m.cols; }
 
 /* Adds an op that only moves n bytes. */
 #define MOVES(name, n) add(d, (Cost){.op = OPKIND_##name, .rate = 1, .bytes = (n)})
+/* Adds an op that reads and writes n bytes and casts. */
+#define CASTS(name, n) add(d, (Cost){.op = OPKIND_##name, .rate = 1, .bytes = (n), .cast = 1})
 /* Adds a matrix product: output c, k terms a sum, factors of type t at r times its rate, n bytes. */
 #define MULTIPLIES(name, c, k, t, r, n)                                                                      \
     add(d, (Cost){.op = OPKIND_##name, .type = t, .rate = r, .bytes = n,                                     \
@@ -168,7 +170,9 @@ static void update(Device *d, OpKind op, const Update *u, int states)
 OPS(X)
 #undef X
 
-#define COST_copy MOVES(copy, bytes_of(dst) + bytes_of(src))
+#define COST_copy                                                                                            \
+    add(d, (Cost){.op = OPKIND_copy, .rate = 1, .bytes = bytes_of(dst) + bytes_of(src),                      \
+                  .cast = dst.type != src.type})
 #define COST_zero MOVES(zero, (double)bytes)
 #define COST_normals MOVES(normals, bytes_of(y) + bytes_of(rest))
 #define COST_add MOVES(add, bytes_of(y) + bytes_of(a) + bytes_of(b))
@@ -187,7 +191,7 @@ OPS(X)
         cost_bias_bwd(d, db, dy)
 /* reads x once to round it, and once more for its largest magnitude unless the scale is delayed */
 #define COST_fp8_cast                                                                                        \
-    MOVES(fp8_cast, (delayed ? 1 : 2) * bytes_of(x) + elements(x) * (!!y + !!yt ? !!y + !!yt : 2))
+    CASTS(fp8_cast, (delayed ? 1 : 2) * bytes_of(x) + elements(x) * (!!y + !!yt ? !!y + !!yt : 2))
 #define COST_fp8_act                                                                                         \
     MOVES(fp8_act, (delayed ? 1 : 2) * (bytes_of(h) + bytes_of(da)) +                                        \
                        (da.rows || !act_gated(kind) ? 1 : 0.5) * elements(h) *                               \
@@ -196,7 +200,7 @@ OPS(X)
 #define COST_fp8_matmul                                                                                      \
     MULTIPLIES(fp8_matmul, c, a.cols, sink_of(d)->fp8_as_f32 ? F32 : BF16, sink_of(d)->fp8_as_f32 ? 1 : 2,   \
                bytes_of8(a) + bytes_of8(b) + (acc ? 2 : 1) * bytes_of(c))
-#define COST_fp8_next MOVES(fp8_next, (double)n * sizeof *s)
+#define COST_fp8_next CASTS(fp8_next, (double)n * sizeof *s)
 #define COST_norm_fwd MOVES(norm_fwd, bytes_of(y) + bytes_of(x) + bytes_of(stats))
 /* one pass over memory where ops are fused */
 #define COST_add_norm_fwd                                                                                    \

@@ -20,6 +20,7 @@ typedef struct {
     double rate;    /* a product runs at `rate` times the FLOP/s of `type`: 2 for FP8 (type BF16), else 1 */
     double bytes;   /* read and written in device memory */
     double rows, cols, terms;      /* of a product: of its output, and of each sum; 0: not known */
+    int cast;       /* bool: the op makes numbers of another type, and nothing else */
     double bus;     /* bytes over the bus to and from mapped memory, in each direction */
 } Cost;
 

@@ -87,6 +87,7 @@ static void add_work(double s[LOSSES], const RankTime *t, double share)
     s[LOSS_PEAK] += share * t->work[WORK_PEAK];
     s[LOSS_PRODUCTS] += share * t->work[WORK_BELOW_PEAK];
     s[LOSS_MEMORY] += share * t->work[WORK_MEMORY];
+    s[LOSS_CAST] += share * t->work[WORK_CAST];
     s[LOSS_LAUNCH] += share * t->work[WORK_LAUNCH];
 }
 

@@ -19,9 +19,9 @@
 #include "run.h"
 
 /* Parts of the time that operations take: products and attention at the machine's peak; what they take
- * beyond that; memory traffic of all other operations; launches. They follow the operations in arrays of
+ * beyond that; memory traffic of all other operations, and of casts; launches. They follow the operations in arrays of
  * WORKS times, and together are the sum of all operations. */
-enum { WORK_PEAK = OPKINDS, WORK_BELOW_PEAK, WORK_MEMORY, WORK_LAUNCH, WORKS };
+enum { WORK_PEAK = OPKINDS, WORK_BELOW_PEAK, WORK_MEMORY, WORK_CAST, WORK_LAUNCH, WORKS };
 
 /* The time of an instruction, s. work: all of it. waits: the part spent waiting for the tensor group, the
  * context group and the expert group. */

@@ -93,7 +93,7 @@ static void spend(void *tally, const Cost *c)
     k->work[c->op] += t;
     k->work[WORK_LAUNCH] += slow * launch;
     k->work[WORK_PEAK] += best;
-    k->work[c->flops > 0 ? WORK_BELOW_PEAK : WORK_MEMORY] += t - slow * launch - best;
+    k->work[c->flops > 0 ? WORK_BELOW_PEAK : c->cast ? WORK_CAST : WORK_MEMORY] += t - slow * launch - best;
 }
 
 void predict_device(Device *d, Tally *k, Dtype real)

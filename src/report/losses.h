@@ -15,6 +15,7 @@
     X(PEAK, "peak", "products and attention at the peak")                                                    \
     X(PRODUCTS, "below_peak", "products and attention below the peak")                                       \
     X(MEMORY, "memory", "memory traffic of other operations")                                                \
+    X(CAST, "cast", "casts to FP8, bf16 or fp32")                                                            \
     X(LAUNCH, "launch", "launches")                                                                          \
     X(TENSOR, "tensor", "waiting for the tensor group")                                                      \
     X(CONTEXT, "context", "waiting for the context group")                                                   \

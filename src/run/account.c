@@ -9,11 +9,6 @@
 
 static Account *account_of(Device *d) { return &((Run *)((char *)d - offsetof(Run, dev)))->account; }
 
-static int is_product(OpKind w)
-{
-    return w == OPKIND_matmul || w == OPKIND_linear || w == OPKIND_attention_fwd || w == OPKIND_attention_bwd;
-}
-
 /* Ops that the CPU composes of others, which are timed instead. */
 static int is_composed(OpKind w)
 {
@@ -25,21 +20,27 @@ static int is_timed(const Account *a, OpKind w)
     return !a->untimed && !is_composed(w) && pthread_equal(a->thread, pthread_self());
 }
 
-/* cost_open's sink: adds the FLOPs of an op that has been timed. */
-static void add_flops(void *flops, const Cost *c) { *(double *)flops += c->flops; }
+/* cost_open's sink: what an op that has been timed does. */
+static void see(void *what, const Cost *c)
+{
+    Cost *sum = what;
+    sum->flops += c->flops;
+    sum->cast |= c->cast;
+}
 
-static void add_op(Account *a, OpKind w, double took, double flops)
+/* Adds an op by what it did: products and attention have FLOPs. */
+static void add_op(Account *a, double took, const Cost *did)
 {
     a->shortest = fmin(a->shortest, took);
-    if (!is_product(w)) {
-        a->memory += took;
-        a->others++;
+    if (!(did->flops > 0)) {
+        *(did->cast ? &a->cast : &a->memory) += took;
+        *(did->cast ? &a->casts : &a->others) += 1;
         return;
     }
     a->product += took;
     a->products++;
-    a->flops += flops;
-    a->fastest = took > 0 ? fmax(a->fastest, flops / took) : a->fastest;
+    a->flops += did->flops;
+    a->fastest = took > 0 ? fmax(a->fastest, did->flops / took) : a->fastest;
 }
 
 #define X(name, params, names) \
@@ -50,17 +51,16 @@ static void add_op(Account *a, OpKind w, double took, double flops)
             times->plain.name names; \
             return; \
         } \
-        double start = now(), flops = 0; \
+        double start = now(); \
         times->untimed = 1; \
         times->plain.name names; \
         times->untimed = 0; \
         double took = now() - start; \
-        if (is_product(OPKIND_##name)) { \
-            times->sink.ctx = &flops; \
-            d = &times->sizes; \
-            d->name names; \
-        } \
-        add_op(times, OPKIND_##name, took, flops); \
+        Cost did = {0}; \
+        times->sink.ctx = &did; \
+        d = &times->sizes; \
+        d->name names; \
+        add_op(times, took, &did); \
     }
 OPS(X)
 #undef X
@@ -109,7 +109,7 @@ void account_begin(Run *r)
     account_drop(r);
     if (!r->trace.on || r->cfg->device == DEVICE_CUDA)
         return;
-    *a = (Account){.on = 1, .thread = pthread_self(), .shortest = INFINITY, .sink = {.add = add_flops}};
+    *a = (Account){.on = 1, .thread = pthread_self(), .shortest = INFINITY, .sink = {.add = see}};
     cost_open(&a->sizes, r->dev.real, &a->sink);
     a->plain = r->dev;
 #define X(name, params, names) r->dev.name = timed_##name;
@@ -147,12 +147,14 @@ static void split_work(Account *a, double own, double starved)
     if (a->fastest > 0)
         peak = fmin(a->product, a->flops / a->fastest);
     double launched = fmin((double)a->products * shortest, a->product - peak),
-           others = fmin((double)a->others * shortest, a->memory);
+           others = fmin((double)a->others * shortest, a->memory),
+           casts = fmin((double)a->casts * shortest, a->cast);
     a->s[LOSS_PEAK] = peak;
     a->s[LOSS_PRODUCTS] = a->product - peak - launched;
     a->s[LOSS_MEMORY] = a->memory - others;
-    a->s[LOSS_LAUNCH] = launched + others;
-    a->s[LOSS_OTHER] = own - a->product - a->memory;
+    a->s[LOSS_CAST] = a->cast - casts;
+    a->s[LOSS_LAUNCH] = launched + others + casts;
+    a->s[LOSS_OTHER] = own - a->product - a->memory - a->cast;
     a->s[LOSS_CORE] = fmin(fmax(0, starved), own);
     double share = own > 0 ? 1 - a->s[LOSS_CORE] / own : 0;
     for (int i = 0; i <= LOSS_LAUNCH; i++)

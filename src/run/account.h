@@ -5,7 +5,7 @@
  * time is made of
  *   launch       what the step's shortest op took, which every op takes whatever it does
  *   peak         of products and attention: their FLOPs at the speed of the step's fastest one
- *   below_peak, memory   the rest, of products and attention, of all other ops
+ *   below_peak, cast, memory   the rest, of products and attention, of casts, of all other ops
  * Waiting for a core is known for all own work together, and taken off its parts in proportion. On a GPU
  * the host only launches ops: nothing is kept. */
 #ifndef ACCOUNT_H
@@ -23,11 +23,11 @@ typedef struct {
     pthread_t thread;              /* whose ops are timed */
     AccountMark begin, phase;      /* when the step, the phase began */
     double s[LOSSES];              /* s of the phases so far */
-    double product, memory;        /* s in products and attention; in other ops */
+    double product, memory, cast;  /* s in products and attention; in other ops; in casts */
     double flops, fastest;         /* of products and attention; most FLOP/s of one */
     double shortest;               /* s of the shortest op */
-    int64_t products, others;      /* ops */
-    Device plain, sizes;           /* the device as it was; one that reports an op's FLOPs to sink */
+    int64_t products, others, casts;       /* ops */
+    Device plain, sizes;           /* the device as it was; one that reports what an op does to sink */
     CostSink sink;
 } Account;
 

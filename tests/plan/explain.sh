@@ -31,7 +31,7 @@ cause() {
     shift
     plan "$@"
     sed -n '/"losses_percent"/,/}/{/losses_percent/d;s/.*"\(.*\)": \([-0-9.e+]*\).*/\2 \1/p;}' "$work/out" > "$work/losses"
-    awk '{ sum += $1 } END { exit !(NR == 17 && sum > 99.99 && sum < 100.01) }' "$work/losses" ||
+    awk '{ sum += $1 } END { exit !(NR == 18 && sum > 99.99 && sum < 100.01) }' "$work/losses" ||
         fail "losses of $*: $(cat "$work/losses")"
     found=$(grep -v ' peak$' "$work/losses" | sort -gr | head -n 1 | cut -d' ' -f2)
     [ "$found" = "$name" ] || fail "$name put in, the largest loss is $found: $(sort -gr "$work/losses" | head -n 3 | tr '\n' ' ')"
@@ -43,6 +43,8 @@ pipe4='pipeline_model_parallel_size=4'
 {
     device='launch_us: 400' cause launch
     device='op_speed: [act_fwd, 0.01, act_bwd, 0.01]' cause memory
+    device='op_speed: [fp8_cast, 0.01]' cause cast fp8=hybrid
+    device='op_speed: [copy, 0.0005]' cause cast context_parallel_size=2 cp_comm_type=p2p micro_batch_size=1
     device='matmul_efficiency: [1e9, 0.05, 1e12, 0.1]' cause below_peak
     node='link_gbps: 4' cause tensor $tensor2
     node='link_latency_us: 4000' cause tensor $tensor2

@@ -13,7 +13,7 @@ tiny "$work/tiny.yaml" model.num_layers=4 train.global_batch_size=4 train.train_
 # shares FILE WHICH: writes "percent name" of each loss of WHICH, measured or planned, to shares
 shares() {
     sed -n "/\"losses_percent\"/,\$p" "$1" | sed -n "/\"$2\": {/,/}/s/.*\"\\([a-z_]*\\)\": \\([-0-9.e+][-0-9.e+]*\\).*/\\2 \\1/p" > "$work/shares"
-    awk '{ sum += $1; if ($1 < -0.5) low = 1 } END { exit !(NR == 17 && !low && sum > 99.5 && sum < 100.5) }' "$work/shares" ||
+    awk '{ sum += $1; if ($1 < -0.5) low = 1 } END { exit !(NR == 18 && !low && sum > 99.5 && sum < 100.5) }' "$work/shares" ||
         fail "$2 losses of $1: $(cat "$work/shares")"
 }
 
@@ -37,6 +37,7 @@ cause() {
 }
 pp2=pipeline_model_parallel_size=2 pp4=pipeline_model_parallel_size=4
 cause launch 1 '0 every 3 4000 op' num_layers=1 global_batch_size=1
+cause cast 1 '0 fp8_cast 4 10000 op' params_dtype=bf16 fp8=hybrid
 cause memory 1 '0 act_fwd 4 20000 op'
 cause below_peak 1 '0 matmul 4 10000 op'
 cause tensor 2 '-2 tp 4 5000 link' tensor_model_parallel_size=2
