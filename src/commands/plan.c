@@ -289,9 +289,9 @@ static void print_memory(const Plan *p)
         printf("  %.1f MB more stay free: a reserve for the GPU's driver and its libraries, which load while "
                "the run goes on\n", (double)reserve / 1e6);
     if (p->machine) {
-        double room = machine_room(p->machine, p->cfg->world), need = (double)(most + reserve);
-        printf("  %.1f MB of the machine's %.1f: %s\n", need / 1e6, room / 1e6,
-               need > room ? "TOO LARGE" : "fits");
+        printf("  %.1f MB of the machine's %.1f: %s\n", (double)(most + reserve) / 1e6,
+               machine_room(p->machine, p->cfg->world) / 1e6,
+               machine_fits(p->machine, p->cfg->world, most) ? "fits" : "TOO LARGE");
     }
     printf("logits     %s\n", run_logits_text(p->cfg, p->logits_rows));
     const char *fp8 = run_fp8_text(p->cfg, p->will.fp8_recast);

@@ -106,7 +106,7 @@ static int timed_open(Timed *t, const JointAsk *ask, const Config *c, Recompute 
     }
     t->u = (Units){.n = (int)n, .cost = {x, x + n, x + 2 * n}, .fixed = x + 3 * n, .held = x + 4 * n,
                    .scratch = x + 5 * n,
-                   .room = machine_room(ask->m, c->world) - (double)machine_reserve(ask->m, c->world),
+                   .room = machine_space(ask->m, c->world),
                    .shape = {.p = (int)c->pipeline_model_parallel_size, .m = last_m(c), .hop = split.hop,
                              .weight_share = 1}};
     prediction_close(&split);
@@ -328,8 +328,7 @@ void joint_search(Joint *j, const JointAsk *ask, const Config *c)
         plan_winner(j, ask);
         if (machine_fits(ask->m, ask->world, j->winner.memory))
             break;
-        less += (double)(j->winner.memory + machine_reserve(ask->m, ask->world)) -
-                machine_room(ask->m, ask->world);
+        less += (double)j->winner.memory - machine_space(ask->m, ask->world);
         j->winner.step = 0;
     }
     for (int how = 0; how < RECOMPUTES; how++)

@@ -227,9 +227,14 @@ int64_t machine_reserve(const Machine *m, int world)
     return m->shared ? 0 : (int64_t)(world > 1 ? several : alone);
 }
 
+double machine_space(const Machine *m, int world)
+{
+    return machine_room(m, world) - (double)machine_reserve(m, world);
+}
+
 int machine_fits(const Machine *m, int world, int64_t bytes)
 {
-    return (double)(bytes + machine_reserve(m, world)) <= machine_room(m, world);
+    return (double)bytes <= machine_space(m, world);
 }
 
 Machine *machine_blank(void)

@@ -36,7 +36,9 @@ static inline double machine_room(const Machine *m, int world)
 /* Bytes of a rank's memory that driver and libraries take beside a plan, in a job of `world` ranks: 0 where
  * memory is the host's. */
 int64_t machine_reserve(const Machine *m, int world);
-/* Whether a rank of `bytes` fits beside machine_reserve. */
+/* Bytes that a plan of a rank may have, in a job of `world` ranks: machine_room without machine_reserve. */
+double machine_space(const Machine *m, int world);
+/* Whether a plan of `bytes` fits. */
 int machine_fits(const Machine *m, int world, int64_t bytes);
 
 /* A description without values, to be filled in and written; keys without a value are not written. It

@@ -452,10 +452,9 @@ void predict(Prediction *out, const Config *cfg, const Machine *m)
 static void choose_room(Prediction *out, const Config *c, const Machine *m, const StepLists *l,
                         const Placement *pl)
 {
-    RunRoom f = {.cfg = c, .use = RUN_TRAIN, 
-                 .bytes = (int64_t)machine_room(m, c->world) - machine_reserve(m, c->world) +
+    RunRoom f = {.cfg = c, .use = RUN_TRAIN,
+                 .bytes = (int64_t)machine_space(m, c->world) +
                           (m->shared ? 0 : RUN_RESERVE),     /* which run_slice adds */
-                
                  .over = {.lists = l, .apart = !m->shared}};
     f.rank = world_rank(c, pl->stage[pl->n - 1].pp_rank);
     out->logits_rows = m->shared ? run_logits_rows(c, 0, 0) : run_slice(&f);

@@ -19,8 +19,8 @@
 #include "run.h"
 
 /* Parts of the time that operations take: products and attention at the machine's peak; what they take
- * beyond that; memory traffic of all other operations, and of casts; launches. They follow the operations in arrays of
- * WORKS times, and together are the sum of all operations. */
+ * beyond that; memory traffic of all other operations; of casts; launches. They follow the operations in
+ * arrays of WORKS times, and together are the sum of all operations. */
 enum { WORK_PEAK = OPKINDS, WORK_BELOW_PEAK, WORK_MEMORY, WORK_CAST, WORK_LAUNCH, WORKS };
 
 /* The time of an instruction, s. work: all of it. waits: the part spent waiting for the tensor group, the

@@ -97,7 +97,7 @@ static void plan(const Sweep *s, const Machine *m, const Config *c, SweepLayout 
     l->bubble = p.bubble;
     for (int r = 0; r < p.p; r++)
         l->memory = p.memory[r].total > l->memory ? p.memory[r].total : l->memory;
-    l->state = (double)l->memory > s->room ? LAYOUT_TOO_LARGE : LAYOUT_FITS;
+    l->state = machine_fits(m, s->world, l->memory) ? LAYOUT_FITS : LAYOUT_TOO_LARGE;
     prediction_close(&p);
 }
 
@@ -364,7 +364,7 @@ void sweep_plan(Sweep *s)
     predict_check(c, m);
     int n;
     s->reserve = machine_reserve(m, s->world);
-    s->room = machine_room(m, s->world) - (double)s->reserve;
+    s->room = machine_space(m, s->world);
     SweepLayout *cut = cuts_of(s, (int)c->num_layers, &n);
     int *at = xcalloc((size_t)n + 1, sizeof *at);
     for (int i = 0; i < n; i++)
