@@ -92,7 +92,7 @@ int command_report(int argc, char **argv)
     const char *machine = args_value(&a, "--machine"), *run = cli_next(&a, "RUN, a run directory");
     char why[WHY], *metrics = xasprintf("%s/metrics.jsonl", run);
     Timeline t;
-    Losses measured, planned;
+    Losses measured, planned = {0};
     cli_end(&a);
     if (access(metrics, R_OK))
         die(EXIT_CONFIG, "usage", "train report: %s is no run directory: it has no metrics.jsonl; "
@@ -104,7 +104,8 @@ int command_report(int argc, char **argv)
     if (machine)
         planned = plan_of(run, machine, t.ranks);
     int found = losses_measured(&measured, &t, machine ? &planned : NULL);
-    if (!report_write_beside(run, machine ? &planned : NULL, why))
+    planned.iteration = measured.iteration;
+    if ((machine && found && !report_keep_plan(run, &planned, why)) || !report_write(run, why))
         die(EXIT_RESOURCE, "report", "%s/report.html cannot be written: %s; change: free space, or make the "
             "directory writable", run, why);
     if (json)

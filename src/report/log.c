@@ -159,8 +159,8 @@ static void open_files(Log *l, const Config *cfg, const LogStart *s)
     if (resumed)
         continue_lines(l, s->resume_iteration);
     else
-        /* the timeline of an earlier run does not belong in this report */
-        unlinkat(l->dir, "trace.json", 0);
+        /* the timeline of an earlier run and its plan do not belong in this report */
+        unlinkat(l->dir, "trace.json", 0), unlinkat(l->dir, "plan.json", 0);
     l->fd = openat(l->dir, "metrics.jsonl",
                    O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC), 0666);
     if (l->fd < 0)

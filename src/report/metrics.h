@@ -192,11 +192,12 @@ void log_memory(Log *l, const char *category, int64_t planned, int64_t used);
  * why: one line, how the run ended ("finished", "stopped by SIGTERM after a checkpoint"). */
 void log_close(Log *l, const char *why);
 
-/* Writes run_dir/report.html anew from metrics.jsonl, run.json, config.yaml, samples.jsonl and
- * trace.json; any of them may be missing. Returns 1, or 0 with a reason in why when the page cannot be
- * written.
- *   planned  in  losses of a planned step, to stand beside the measured ones; NULL: none */
+/* Writes run_dir/report.html anew from metrics.jsonl, run.json, config.yaml, samples.jsonl, trace.json and
+ * plan.json; any of them may be missing. Returns 1, or 0 with a reason in why when the page cannot be
+ * written. */
+int report_write(const char *run_dir, char why[WHY]);
+/* Writes run_dir/plan.json: the losses of a planned step, which the report sets beside those of the recorded
+ * step of its iteration. Returns 1, or 0 with a reason in why. */
 struct Losses;
-int report_write_beside(const char *run_dir, const struct Losses *planned, char why[WHY]);
-int report_write(const char *run_dir, char why[WHY]);      /* without */
+int report_keep_plan(const char *run_dir, const struct Losses *planned, char why[WHY]);
 #endif

@@ -280,7 +280,7 @@ static void put_evaluations(FILE *f, const Report *r)
     html_put(f, "</details>\n");
 }
 
-static void put_page(FILE *f, const Report *r, const struct Losses *planned)
+static void put_page(FILE *f, const Report *r)
 {
     page_open(f, r->name);
     put_head(f, r);
@@ -290,7 +290,7 @@ static void put_page(FILE *f, const Report *r, const struct Losses *planned)
     report_put_routers(f, r);
     report_put_ranks(f, r);
     put_memory(f, r);
-    report_put_losses(f, r, planned);
+    report_put_losses(f, r);
     report_put_timeline(f, r);
     put_sample(f, r);
     put_facts(f, r);
@@ -308,19 +308,17 @@ static void put_page(FILE *f, const Report *r, const struct Losses *planned)
     page_close(f);
 }
 
-int report_write_beside(const char *run_dir, const struct Losses *planned, char why[WHY])
+int report_write(const char *run_dir, char why[WHY])
 {
     Report r;
     char *page;
     size_t size;
     FILE *f = xmemstream(&page, &size);
     report_read(&r, run_dir);
-    put_page(f, &r, planned);
+    put_page(f, &r);
     fclose(f);
     report_free(&r);
     int ok = file_replace_in(run_dir, "report.html", page, (int64_t)size, why);
     free(page);
     return ok;
 }
-
-int report_write(const char *run_dir, char why[WHY]) { return report_write_beside(run_dir, NULL, why); }

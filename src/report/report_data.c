@@ -146,7 +146,7 @@ static void derive(Report *r)
 void report_read(Report *r, const char *dir)
 {
     *r = (Report){.run = read_object(dir, "run.json"), .trace = read_object(dir, "trace.json"),
-                  .samples = json_array(), .stragglers = json_array(),
+                  .plan = read_object(dir, "plan.json"), .samples = json_array(), .stragglers = json_array(),
                   .failures = json_array(), .spikes = json_array()};
     read_lines(r, dir, "metrics.jsonl", add_line);
     derive(r);
@@ -177,6 +177,7 @@ void report_free(Report *r)
     free(r->config);
     json_decref(r->run);
     json_decref(r->trace);
+    json_decref(r->plan);
     json_decref(r->samples);
     json_decref(r->failures);
     json_decref(r->spikes);

@@ -27,7 +27,7 @@ typedef struct {
     double *mean[COLUMNS];         /* [n] mean around each step; below SMOOTH_FROM steps: col */
     const char *time_unit;
     double *eval_at, *eval_loss;   /* [evals] iteration; mean validation loss */
-    json_t *run, *trace;           /* run.json, trace.json; NULL: none */
+    json_t *run, *trace, *plan;    /* run.json, trace.json, plan.json; NULL: none */
     json_t *samples;               /* the last lines of samples.jsonl */
     json_t *failures;              /* lines of restarts.jsonl */
     json_t *spikes;                /* lines of metrics.jsonl that record a spike */
@@ -66,7 +66,7 @@ void report_put_curves(FILE *f, const Report *r);
 void report_put_timeline(FILE *f, const Report *r);
 void report_put_routers(FILE *f, const Report *r);
 void report_put_ranks(FILE *f, const Report *r);
-void report_put_losses(FILE *f, const Report *r, const struct Losses *planned);
+void report_put_losses(FILE *f, const Report *r);
 
 enum { SLOW_SHOWN = 100 };         /* most rows of the table of stragglers */
 /* Adds the member `stragglers` of the line of `iteration` to those of the lines before it, of which the last

@@ -1,10 +1,13 @@
 /* report_losses -- the report's table of where the last recorded step went, measured and planned */
+#include "file.h"
+#include "json_number.h"
 #include "losses.h"
 #include "page.h"
 #include "report_data.h"
 #include "timeline.h"
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* The two cells of a loss: its time and its share. */
 static void put_cells(FILE *f, const Losses *l, double s)
@@ -32,14 +35,45 @@ static void put_rows(FILE *f, const Losses *l, const Losses *planned)
     fputc('\n', f);
 }
 
-void report_put_losses(FILE *f, const Report *r, const Losses *planned)
+/* ---- plan.json ---- */
+
+int report_keep_plan(const char *run_dir, const Losses *planned, char why[WHY])
+{
+    json_t *s = json_object(), *j = json_pack("{s:I s:i s:o s:o}", "iteration",
+                                              (json_int_t)planned->iteration, "pp_rank", planned->rank,
+                                              "step_s", json_number(planned->step), "losses_s", s);
+    for (int i = 0; i < LOSSES; i++)
+        json_object_set_new(s, loss_name[i], json_number(planned->s[i]));
+    char *text = json_dumps(j, JSON_INDENT(2));
+    int ok = file_replace_in(run_dir, "plan.json", text, (int64_t)strlen(text), why);
+    free(text);
+    json_decref(j);
+    return ok;
+}
+
+/* Reads what report_keep_plan has written. Returns 0 when it is not there, or not whole. */
+static int read_plan(Losses *l, const json_t *j)
+{
+    const json_t *s = json_object_get(j, "losses_s");
+    int whole = json_is_integer(json_object_get(j, "iteration"));
+    *l = (Losses){.iteration = json_integer_value(json_object_get(j, "iteration")),
+                  .step = report_number_of(j, "step_s")};
+    for (int i = 0; i < LOSSES; i++)
+        whole &= isfinite(l->s[i] = report_number_of(s, loss_name[i]));
+    return whole && l->step > 0;
+}
+
+void report_put_losses(FILE *f, const Report *r)
 {
     Timeline t;
-    Losses l;
+    Losses l, plan, *planned = NULL;
     char text[96], *rows;
     size_t size;
     timeline_read(&t, r->trace);
-    if (losses_measured(&l, &t, planned)) {
+    int found = losses_measured(&l, &t, NULL);
+    if (found && read_plan(&plan, r->plan) && plan.iteration == l.iteration)
+        losses_measured(&l, &t, planned = &plan);
+    if (found) {
         FILE *table = xmemstream(&rows, &size);
         put_rows(table, &l, planned);
         fclose(table);

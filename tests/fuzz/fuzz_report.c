@@ -1,13 +1,14 @@
 /* fuzz_report -- the files of a run as the report and a resumed run read them
  *
  *   byte 0     iteration from which the run is resumed; 0: the report is made
- *   the rest   texts up to a NUL: run.json, metrics.jsonl, samples.jsonl, trace.json, config.yaml */
+ *   the rest   texts up to a NUL: run.json, metrics.jsonl, samples.jsonl, trace.json, config.yaml,
+ *              plan.json */
 #include "log.c"
 #include "report.c"
 #include "fuzz.h"
 
 static const char *const names[] = {"run.json", "metrics.jsonl", "samples.jsonl", "trace.json",
-                                    "config.yaml"};
+                                    "config.yaml", "plan.json"};
 enum { NAMES = sizeof names / sizeof *names };
 
 /* Replaces what a resumed run would write. */
@@ -48,7 +49,7 @@ static void run(const uint8_t *p, size_t n)
     }
     Report r;
     report_read(&r, "x");
-    put_page(fuzz_nowhere(), &r, NULL);
+    put_page(fuzz_nowhere(), &r);
     report_free(&r);
 }
 
@@ -89,7 +90,8 @@ static void seeds(void)
         "{\"traceEvents\":[{\"name\":\"F0.0\",\"ph\":\"X\",\"ts\":1,\"dur\":5,\"pid\":0,\"tid\":0,\"args\":{"
         "\"iteration\":2}},"
         "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":0,\"tid\":0,\"args\":{\"name\":\"rank 0\"}}]}",
-        "model:\n  num_layers: 2\n"};
+        "model:\n  num_layers: 2\n",
+        "{\"iteration\":2,\"pp_rank\":0,\"step_s\":0.5,\"losses_s\":{\"peak\":0.5,\"below_peak\":0}}"};
     seed(0, text);
     seed(2, text);
 }

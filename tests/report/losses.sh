@@ -58,6 +58,14 @@ shares "$work/json" measured
 grep -q '^the step  *[0-9.]* ms  100.0 %  *[0-9.]* ms  100.0 %' "$work/text" || fail "$(cat "$work/text")"
 grep -q '^largest loss: save' "$work/text" || fail "$(cat "$work/text")"
 grep -q 'planned' "$work/run/report.html" || fail "the report has no plan"
+# the plan stays when the report is made again, by others too, for as long as the step is the last recorded one
+"$train" generate "load=$work/run" --tokens 2 > "$work/log" 2>&1 || fail "no text"
+grep -q '<pre' "$work/run/report.html" && grep -q 'planned<' "$work/run/report.html" || fail "generate has lost the plan"
+"$train" report "$work/run" > "$work/log" 2>&1 && grep -q 'planned<' "$work/run/report.html" || fail "report has lost the plan"
+sed -i 's/"iteration": *4/"iteration": 3/' "$work/run/plan.json"
+"$train" report "$work/run" > "$work/log" 2>&1
+table=$(sed -n '/Where a step goes/,/<\/table>/p' "$work/run/report.html")
+[ -n "$table" ] && ! echo "$table" | grep -q 'planned' || fail "the plan of another step"
 # what is not there
 "$train" "$work/tiny.yaml" "save=$work/none" 'trace_steps=[]' > "$work/log" 2>&1 || fail "untraced"
 "$train" report "$work/none" | grep -q '^no losses: ' || fail "losses of nothing"
