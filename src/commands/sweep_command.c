@@ -14,21 +14,23 @@
 
 /* ---- arguments ---- */
 
-/* Keys in which layouts differ; the command line may fix each of them. */
-static const struct { int option; unsigned fixed;
-} swept[] = {{OPT_tensor_model_parallel_size, FIXED_TP},
-             {OPT_sequence_parallel, FIXED_ROWS},
-             {OPT_pipeline_model_parallel_size, FIXED_PP},
-             {OPT_num_virtual_stages_per_pipeline_rank, FIXED_V},
-             {OPT_context_parallel_size, FIXED_CP},
-             {OPT_expert_model_parallel_size, FIXED_EP},
-             {OPT_expert_tensor_parallel_size, FIXED_ETP},
-             {OPT_data_parallel_sharding_strategy, FIXED_ZERO},
-             {OPT_micro_batch_size, FIXED_MICRO},
-             {OPT_recompute_granularity, FIXED_RECOMPUTE},
-             {OPT_pipeline_schedule, 0},
-             {OPT_recompute_method, 0},
-             {OPT_recompute_num_layers, 0}};
+/* Keys in which layouts differ; the command line may fix each of them. alone: its setting on one rank. */
+static const struct { int option; unsigned fixed; const char *alone;
+} swept[] = {{OPT_tensor_model_parallel_size, FIXED_TP, "tensor_model_parallel_size=1"},
+             {OPT_sequence_parallel, FIXED_ROWS, "sequence_parallel=false"},
+             {OPT_pipeline_model_parallel_size, FIXED_PP, "pipeline_model_parallel_size=1"},
+             {OPT_num_virtual_stages_per_pipeline_rank, FIXED_V, "num_virtual_stages_per_pipeline_rank=null"},
+             {OPT_context_parallel_size, FIXED_CP, "context_parallel_size=1"},
+             {OPT_expert_model_parallel_size, FIXED_EP, "expert_model_parallel_size=1"},
+             {OPT_expert_tensor_parallel_size, FIXED_ETP, "expert_tensor_parallel_size=null"},
+             {OPT_data_parallel_sharding_strategy, FIXED_ZERO, "data_parallel_sharding_strategy=no_shard"},
+             {OPT_overlap_grad_reduce, FIXED_GRADS, "overlap_grad_reduce=false"},
+             {OPT_overlap_param_gather, FIXED_PARAMS, "overlap_param_gather=false"},
+             {OPT_micro_batch_size, FIXED_MICRO, "micro_batch_size=1"},
+             {OPT_recompute_granularity, FIXED_RECOMPUTE, "recompute_granularity=none"},
+             {OPT_pipeline_schedule, 0, "pipeline_schedule=1f1b"},
+             {OPT_recompute_method, 0, "recompute_method=none"},
+             {OPT_recompute_num_layers, 0, "recompute_num_layers=null"}};
 enum { SWEPT = sizeof swept / sizeof *swept };
 
 /* The option of "key=value"; -1: there is none of that name. */
@@ -47,20 +49,28 @@ static int swept_at(int option)
     return -1;
 }
 
-/* Returns the configuration without the sizes that the command line fixes: they are for layouts, which may
- * break rules. */
-static const Config *load_rest(const Sweep *s)
+/* The configuration without the sizes that layouts get, and its command line. */
+typedef struct { const Config *c; char **line; int n, alone; } Rest;
+
+/* Leaves out the sizes of the command line; where those of the file break a rule, sizes of one rank take their
+ * place (alone). */
+static Rest load_rest(const Sweep *s)
 {
-    char **line = keep_alloc((size_t)s->nargs + 1, sizeof *line);
-    int n = 0;
+    Rest r = {.line = keep_alloc((size_t)s->nargs + SWEPT, sizeof *r.line)};
+    Check as_is;
     for (int i = 0; i < s->nargs; i++) {
         int option = option_of(s->args[i]);
         if (option == OPT_micro_batch_size)        /* asked for where layouts are measured */
-            line[n++] = "micro_batch_size=1";
+            r.line[r.n++] = "micro_batch_size=1";
         else if (swept_at(option) < 0 || option == OPT_pipeline_schedule)
-            line[n++] = s->args[i];
+            r.line[r.n++] = s->args[i];
     }
-    return config_load(s->path, n, line, WORLD_SMALLEST, s->measure ? USE_TRAIN : USE_MODEL);
+    config_check(&as_is, s->path, r.n, r.line, WORLD_SMALLEST, s->measure ? USE_TRAIN : USE_MODEL);
+    r.alone = as_is.n + as_is.dropped > 0;
+    for (int i = 0; i < SWEPT && r.alone; i++)
+        r.line[r.n++] = (char *)swept[i].alone;
+    r.c = config_load(s->path, r.n, r.line, WORLD_SMALLEST, s->measure ? USE_TRAIN : USE_MODEL);
+    return r;
 }
 
 /* Returns the configuration with these sizes. Dies when one of them is no value of its key. */
@@ -74,11 +84,12 @@ static const Config *read_fixed(const Sweep *s)
     return k.cfg;
 }
 
-/* Moves key=value of swept keys from the arguments to s->fixed: a job gets these keys from its
- * layout. */
-static void take_fixed(Sweep *s)
+/* Moves key=value of swept keys from the arguments to s->fixed: a job gets these keys from its layout.
+ * alone: bool, as in Rest: layouts stand over sizes of one rank, not over the file's. */
+static void take_fixed(Sweep *s, int alone)
 {
     int kept = 0;
+    char **args = keep_alloc((size_t)s->nargs + SWEPT, sizeof *args);
     const Config *c = read_fixed(s);
     s->fixed = c->cp_comm_type.n > 1 ? FIXED_KIND : 0;         /* a kind for each layer */
     s->only = (SweepLayout){.tp = (int)c->tensor_model_parallel_size,
@@ -87,7 +98,9 @@ static void take_fixed(Sweep *s)
                        .cp = (int)c->context_parallel_size,
                        .ep = (int)c->expert_model_parallel_size,
                        .zero = c->data_parallel_sharding_strategy, .micro = (int)c->micro_batch_size,
-                       .recompute = c->recompute_granularity};
+                       .recompute = c->recompute_granularity,
+                       .overlap = c->overlap_param_gather ? c->overlap_grad_reduce ? OVERLAP_ALL : OVERLAP_PARAMS
+                                  : c->overlap_grad_reduce ? OVERLAP_GRADS : OVERLAP_NONE};
     if (c->given[OPT_pipeline_schedule])
         s->schedule = options[OPT_pipeline_schedule].choices[c->pipeline_schedule];
     for (int i = 0; i < s->nargs; i++) {
@@ -102,8 +115,11 @@ static void take_fixed(Sweep *s)
         if (at >= 0)
             s->fixed |= swept[at].fixed;
         else
-            s->args[kept++] = s->args[i];
+            args[kept++] = s->args[i];
     }
+    for (int i = 0; i < SWEPT && alone; i++)
+        args[kept++] = (char *)swept[i].alone;
+    s->args = args;
     s->nargs = kept;
 }
 
@@ -121,13 +137,14 @@ static uint64_t identity_of(const Sweep *s, const Config *c)
 
 /* Dies if layers are shared out by cost, or if no batch size is given: it would follow from the
  * layout. */
-static void check_config(const Sweep *s, const Config *c)
+static void check_config(const Sweep *s, const Rest *r)
 {
+    const Config *c = r->c;
     if (c->pipeline_balance == PIPELINE_BALANCE_COST)
         die(EXIT_CONFIG, "sweep",
             "train sweep shares layers out by their number; change: pipeline_balance=count");
     Check twice;
-    config_check(&twice, s->path, s->nargs, s->args, 2 * c->world, USE_MODEL);
+    config_check(&twice, s->path, r->n, r->line, 2 * c->world, USE_MODEL);
     if (twice.cfg->batch_steps == 1 && twice.cfg->batch_step[0].batch != c->batch_step[0].batch)
         die(EXIT_CONFIG, "sweep", "%s says no batch size: each layout would have another one, and steps that "
             "do not compare; change: global_batch_size=N", c->path);
@@ -187,12 +204,14 @@ static json_t *row_of(const Sweep *s, const SweepLayout *l)
 {
     int known = l->state != LAYOUT_LARGER;
     char kind[24];
-    return json_pack("{s:i s:b s:i s:i s:i s:s s:i s:i s:i s:s s:i s:s s:o s:o s:i s:o s:o s:o s:b s:s}",
+    return json_pack("{s:i s:b s:i s:i s:i s:s s:i s:i s:i s:s s:i s:s s:b s:b s:o s:o s:i s:o s:o s:o s:b s:s}",
                      "tp", l->tp,
                      "sp", l->rows, "pp", l->pp, "v", l->v, "cp", l->cp, "cp_comm_type",
                      layout_kind(s, l, kind), "ep", l->ep, "etp", l->etp, "dp", l->dp, "zero",
                      layout_zero[l->zero],
                      "micro_batch_size", l->micro, "recompute", layout_recompute[l->recompute],
+                     "overlap_grad_reduce", overlap_grads(l->overlap), "overlap_param_gather",
+                     overlap_params(l->overlap),
                      "predicted_ms", number(l->predicted), "measured_ms", number(l->measured), "rounds",
                      l->rounds, "tokens_per_second", number(layout_tokens_per_second(s, l)), "bubble",
                      known ? json_number(l->bubble) : json_null(), "memory",
@@ -263,9 +282,9 @@ static void print_row(const Sweep *s, const SweepLayout *l)
         snprintf(context, sizeof context, " %4d %-12s", l->cp, layout_kind(s, l, kind));
     if (s->experts)
         snprintf(experts, sizeof experts, " %4d %4d", l->ep, l->etp);
-    printf("  %4d %3s%s%s %4d %3d %4d  %-18s %5d  %-9s %12s %12s %8.1f %9.2f  %s\n", l->tp,
-           l->rows ? "yes" : "", context, experts, l->pp, l->v, l->dp, layout_zero[l->zero], l->micro,
-           layout_recompute[l->recompute], predicted, measured, 100 * l->bubble,
+    printf("  %4d %3s%s%s %4d %3d %4d  %-18s %-13s %5d  %-9s %12s %12s %8.1f %9.2f  %s\n", l->tp,
+           l->rows ? "yes" : "", context, experts, l->pp, l->v, l->dp, layout_zero[l->zero],
+           layout_overlap[l->overlap], l->micro, layout_recompute[l->recompute], predicted, measured, 100 * l->bubble,
            (double)l->memory / (1 << 30), layout_failed(l) || l->state != LAYOUT_FITS ? layout_state(l) : "");
 }
 
@@ -279,9 +298,9 @@ static void print(const Sweep *s)
            s->machine);
     if (!s->fit)
         printf("none fits; this one needs least:\n");
-    printf("  %4s %3s%s%s %4s %3s %4s  %-18s %5s  %-9s %12s %12s %8s %9s\n", "tp", "sp",
+    printf("  %4s %3s%s%s %4s %3s %4s  %-18s %-13s %5s  %-9s %12s %12s %8s %9s\n", "tp", "sp",
            any_context(s) ? "   cp             " : "", s->experts ? "   ep  etp" : "", "pp", "v", "dp",
-           "sharding", "micro", "recompute",
+           "sharding", "overlap", "micro", "recompute",
            "predicted ms", "measured ms", "bubble %", "GiB");
     for (int i = 0, shown = 0; i < s->n && (i < s->fit || !i); i++) {
         const SweepLayout *l = &s->layout[i];
@@ -339,18 +358,19 @@ int command_sweep(int argc, char **argv)
     if (job_launched(&rank) > 1)
         die(EXIT_CONFIG, "usage",
             "train sweep starts its ranks itself; change: start it alone, with --world N");
-    const Config *c = load_rest(&s);
-    check_config(&s, c);
+    Rest rest = load_rest(&s);
+    const Config *c = rest.c;
+    check_config(&s, &rest);
     s.batch = c->batch_step[c->batch_steps - 1].batch;
     s.seq = c->seq_length;
     s.experts = c->num_moe_experts == CFG_ABSENT ? 0 : c->num_moe_experts;
-    take_fixed(&s);
+    take_fixed(&s, rest.alone);
     s.identity = identity_of(&s, c);
     s.dir = dir ? dir : xasprintf("%s-sweep", c->save);
     if (!file_make_dirs(s.dir, why))
         die(EXIT_RESOURCE, "write", "%s; change: -o with a folder that you may write to", why);
     find_machine(&s, c);
-    sweep_plan(&s);
+    sweep_plan(&s, c);
     sweep_measure(&s);
     sweep_sort(&s);
     answer(&s, json, csv);

@@ -10,7 +10,7 @@
 typedef struct { int n; double *size, *share; } Curve;
 double curve_at(const Curve *c, double size);
 
-typedef struct {
+typedef struct Machine {
 #define FIELD(section, key, type, def, legal, help) FIELD_##type key;
 #include "machine.def"
 #undef FIELD

@@ -5,6 +5,7 @@
 #include "context.h"
 #include "predict.h"
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -13,6 +14,10 @@
 
 const char *const layout_zero[4] = {"no_shard", "optim", "optim_grads", "optim_grads_params"};
 const char *const layout_recompute[RECOMPUTES] = {"none", "selective", "full"};
+const char *const layout_overlap[OVERLAPS] = {"", "grads", "grads, params", "params"};
+
+int overlap_grads(Overlap o) { return o == OVERLAP_GRADS || o == OVERLAP_ALL; }
+int overlap_params(Overlap o) { return o == OVERLAP_PARAMS || o == OVERLAP_ALL; }
 
 int layout_args(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS])
 {
@@ -36,6 +41,8 @@ int layout_args(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS
     ARG("num_virtual_stages_per_pipeline_rank=%d", l->v);
     ARG("pipeline_schedule=%s", schedule);
     ARG("data_parallel_sharding_strategy=%s", layout_zero[l->zero]);
+    ARG("overlap_grad_reduce=%s", overlap_grads(l->overlap) ? "true" : "false");
+    ARG("overlap_param_gather=%s", overlap_params(l->overlap) ? "true" : "false");
     ARG("micro_batch_size=%d", l->micro);
     ARG("recompute_granularity=%s", layout_recompute[l->recompute]);
     ARG("recompute_method=%s", l->recompute == RECOMPUTE_FULL ? "uniform" : "none");
@@ -95,10 +102,31 @@ static void plan(const Sweep *s, const Machine *m, const Config *c, SweepLayout 
     predict(&p, c, m);
     l->predicted = p.step * 1e3;
     l->bubble = p.bubble;
-    for (int r = 0; r < p.p; r++)
+    l->memory = 0;
+    l->exposed = l->sent = 0;
+    for (int r = 0; r < p.p; r++) {
         l->memory = p.memory[r].total > l->memory ? p.memory[r].total : l->memory;
+        l->exposed = fmax(l->exposed, p.rank[r].dp * 1e3);
+        l->sent = fmax(l->sent, p.rank[r].sent[AXIS_DP] * 1e3);
+    }
     l->state = machine_fits(m, s->world, l->memory) ? LAYOUT_FITS : LAYOUT_TOO_LARGE;
     prediction_close(&p);
+}
+
+int sweep_predict(const Sweep *s, const Machine *m, SweepLayout *l)
+{
+    void *mark = keep_mark();
+    const Config *c = config_of(s, l);
+    if (c)
+        plan(s, m, c, l);
+    keep_release(mark);
+    return c != NULL;
+}
+
+int sweep_may_overlap(const Sweep *s, Overlap o)
+{
+    return !((s->fixed & FIXED_GRADS && overlap_grads(o) != overlap_grads(s->only.overlap)) ||
+             (s->fixed & FIXED_PARAMS && overlap_params(o) != overlap_params(s->only.overlap)));
 }
 
 /* ---- one cut of the model: its variants ---- */
@@ -158,6 +186,8 @@ static int plan_cut(const Sweep *s, const Machine *m, const SweepLayout *cut, Sw
             SweepLayout l = *cut;
             l.zero = zero;
             l.recompute = r;
+            while (!sweep_may_overlap(s, l.overlap))
+                l.overlap++;
             n += plan_micros(s, m, l, out + n);
         }
     return n;
@@ -238,37 +268,26 @@ static SweepLayout *cuts_of(const Sweep *s, int layers, int *n)
     return cut;
 }
 
-/* Memory shared by the worker processes, of which there are as many as cores: planning a large world
- * takes minutes. next: the cut that the next free worker takes. */
-typedef struct { int next; SweepLayout layout[]; } Shared;
+/* Work shared by processes, of which there are as many as cores: planning a large world takes minutes. */
+typedef struct { int n, *next; void (*one)(void *ctx, int i); void *ctx; const char *what; } Work;
 
-typedef struct {
-    const Sweep *s;
-    const Machine *m;
-    const SweepLayout *cut;    /* [n] */
-    const int *at;             /* [n] where the variants of each cut begin in shared->layout */
-    int n;
-    Shared *shared;
-} Plan;
-
-static _Noreturn void work(const Plan *p, pid_t parent)
+static _Noreturn void work(const Work *p, pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);          /* a worker ends with its parent */
-    for (int i;
-         getppid() == parent && (i = __atomic_fetch_add(&p->shared->next, 1, __ATOMIC_RELAXED)) < p->n;)
-        plan_cut(p->s, p->m, &p->cut[i], p->shared->layout + p->at[i]);
+    for (int i; getppid() == parent && (i = __atomic_fetch_add(p->next, 1, __ATOMIC_RELAXED)) < p->n;)
+        p->one(p->ctx, i);
     _exit(EXIT_DONE);
 }
 
 /* Waits for a worker to end; prints the progress every 10 s. Returns the worker's status. */
-static int await_worker(const Plan *p, double *spoken)
+static int await_worker(const Work *p, double *spoken)
 {
     int status = 0;
     pid_t got;
     while ((got = waitpid(-1, &status, WNOHANG)) == 0 || (got < 0 && errno == EINTR)) {
         if (now() - *spoken > 10) {
-            int done = __atomic_load_n(&p->shared->next, __ATOMIC_RELAXED);
-            fprintf(stderr, "planning: %d of %d cuts of the model\n", done < p->n ? done : p->n, p->n);
+            int done = __atomic_load_n(p->next, __ATOMIC_RELAXED);
+            fprintf(stderr, "planning: %d of %d %s\n", done < p->n ? done : p->n, p->n, p->what);
             *spoken = now();
         }
         usleep(2000);
@@ -276,27 +295,53 @@ static int await_worker(const Plan *p, double *spoken)
     return status;
 }
 
-static void run_workers(const Plan *p)
+/* Memory of zeros that processes share. */
+static void *share(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED)
+        die(EXIT_RESOURCE, "memory", "no memory for %zu bytes of layouts: %s; change: free memory on this "
+            "machine", bytes, strerror(errno));
+    return p;
+}
+
+void sweep_work(int n, void (*one)(void *ctx, int i), void *ctx, const char *what)
 {
     int workers = pool_cores(), started = 0;
+    Work p = {n, share(sizeof *p.next), one, ctx, what};
     pid_t pid = 1, parent = getpid();
     double spoken = now();
     fflush(NULL);
     for (; started < workers && (pid = fork()) > 0; started++)
         ;
     if (pid == 0)
-        work(p, parent);
+        work(&p, parent);
     if (!started)
         die(EXIT_RESOURCE, "fork",
             "cannot start a process: %s; change: raise the limit on processes (ulimit -u)", strerror(errno));
     for (int w = 0; w < started; w++) {
-        int status = await_worker(p, &spoken);
+        int status = await_worker(&p, &spoken);
         if (WIFEXITED(status) && WEXITSTATUS(status))
             exit(WEXITSTATUS(status));         /* the worker has printed why */
         if (!WIFEXITED(status))
             die(EXIT_BUG, "sweep", "a process that planned layouts was ended by signal %d; change: see "
                 "whether memory ran out (the system log), and report it otherwise", WTERMSIG(status));
     }
+    munmap(p.next, sizeof *p.next);
+}
+
+typedef struct {
+    const Sweep *s;
+    const Machine *m;
+    const SweepLayout *cut;    /* [n] */
+    const int *at;             /* [n] where the variants of each cut begin in layout */
+    SweepLayout *layout;       /* shared */
+} Plan;
+
+static void plan_one(void *ctx, int i)
+{
+    const Plan *p = ctx;
+    plan_cut(p->s, p->m, &p->cut[i], p->layout + p->at[i]);
 }
 
 /* ---- order ---- */
@@ -352,14 +397,14 @@ static void take_layouts(Sweep *s, const SweepLayout *all, int n)
         }
     if (!s->n)
         die(EXIT_CONFIG, "sweep", "no layout of %d ranks is legal for %s with a batch of %lld%s; change: "
-            "--world or the batch size; `train plan` with one layout says which rule it breaks", s->world,
-            s->path, (long long)s->batch, s->fixed ? " and the sizes given" : "");
+            "--world, the batch size%s; `train plan` with one layout says which rule it breaks", s->world,
+            s->path, (long long)s->batch, s->fixed ? " and the sizes given" : "",
+            s->fixed ? " or a size that is given" : "");
     sweep_sort(s);
 }
 
-void sweep_plan(Sweep *s)
+void sweep_plan(Sweep *s, const Config *c)
 {
-    const Config *c = config_load(s->path, s->nargs, s->args, WORLD_SMALLEST, USE_MODEL);
     const Machine *m = machine_load(s->machine);
     predict_check(c, m);
     int n;
@@ -369,14 +414,11 @@ void sweep_plan(Sweep *s)
     int *at = xcalloc((size_t)n + 1, sizeof *at);
     for (int i = 0; i < n; i++)
         at[i + 1] = at[i] + variants(s, &cut[i]);
-    size_t bytes = sizeof(Shared) + (size_t)(at[n] + 1) * sizeof(SweepLayout);
-    Shared *shared =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (shared == MAP_FAILED)
-        die(EXIT_RESOURCE, "memory", "no memory for %d layouts: %s; change: free memory on this machine",
-            at[n], strerror(errno));
-    run_workers(&(Plan){s, m, cut, at, n, shared});
-    take_layouts(s, shared->layout, at[n]);
+    size_t bytes = (size_t)(at[n] + 1) * sizeof(SweepLayout);
+    SweepLayout *shared = share(bytes);
+    sweep_work(n, plan_one, &(Plan){s, m, cut, at, shared}, "cuts of the model");
+    sweep_overlap(s, m, shared, at[n]);
+    take_layouts(s, shared, at[n]);
     munmap(shared, bytes);
     free(at);
     free(cut);

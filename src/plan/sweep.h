@@ -5,10 +5,15 @@
  * tensor x sharding x micro batch x recomputation; all else comes from the configuration, whose rules decide
  * what is legal. Experts are cut over a divisor of the tensor ranks, or as the command line says.
  *
+ * What overlaps with computing (overlap_grad_reduce, overlap_param_gather) is no layout of its own: a layout
+ * gets the setting with the shortest predicted step. It is asked for where that can bring a layout among the
+ * best OVERLAP_BEST (sweep_overlap.c).
+ *
  * Sequences are shared out over ranks only where that can pay: a rank keeps at least CONTEXT_LEAST
  * positions, or the configuration has that context_parallel_size. */
 #ifndef SWEEP_H
 #define SWEEP_H
+#include "config.h"
 #include <stdint.h>
 #include <stdio.h>
 
@@ -19,13 +24,19 @@ typedef enum {
     LAYOUT_LARGER              /* the same with a smaller micro batch is too large; not predicted */
 } LayoutState;
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTES } Recompute;
+/* What overlaps with computing: nothing; the reduction of gradients; the gather of parameters, too. The last
+ * breaks a rule, and stands for what the command line may say. */
+typedef enum { OVERLAP_NONE, OVERLAP_GRADS, OVERLAP_ALL, OVERLAP_PARAMS, OVERLAPS } Overlap;
 
 typedef struct {
     int tp, rows, pp, v, dp, zero, micro, recompute; /* rows: bool, sequence parallel; zero: stage */
     int cp, kind, heads;           /* kind: ContextKind; heads: of a2a+p2p, ranks of an a2a group, else 0 */
     int ep, etp;                   /* without experts 1 and tp, as the configuration has it */
+    Overlap overlap;
     LayoutState state;
     double predicted, bubble;      /* ms of a step; its bubble rate */
+    double exposed;                /* ms of it that a rank waits for the data group, at most */
+    double sent;                   /* ms that messages of the data group are under way, of the rank with most */
     int64_t memory;                /* bytes of the fullest rank */
     uint64_t id;                   /* hash of the settings, by which measured rows are found again */
     double measured;               /* ms of the fastest step; 0: not measured, or failed */
@@ -55,18 +66,24 @@ typedef struct {
 } Sweep;
 
 enum { FIXED_TP = 1, FIXED_ROWS = 2, FIXED_PP = 4, FIXED_V = 8, FIXED_ZERO = 16, FIXED_MICRO = 32,
-      FIXED_RECOMPUTE = 64, FIXED_CP = 128, FIXED_KIND = 256, FIXED_EP = 512, FIXED_ETP = 1024 };
+      FIXED_RECOMPUTE = 64, FIXED_CP = 128, FIXED_KIND = 256, FIXED_EP = 512, FIXED_ETP = 1024, FIXED_GRADS = 2048,
+      FIXED_PARAMS = 4096 };
 
 #define CONTEXT_LEAST 4096
+#define OVERLAP_BEST 50
 
 /* Writes the settings of a layout as arguments of `train`; returns their number. */
-#define LAYOUT_ARGS 15
+#define LAYOUT_ARGS 17
 typedef char LayoutArg[64];
 int layout_args(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS]);
 /* How the context ranks of a layout exchange keys and values: "p2p", "a2a+p2p 2x4"; "": the configuration
  * says it, or there is one. */
 const char *layout_kind(const Sweep *s, const SweepLayout *l, char text[24]);
 extern const char *const layout_zero[4], *const layout_recompute[RECOMPUTES];
+/* "", "grads", "grads, params": what overlaps. */
+extern const char *const layout_overlap[OVERLAPS];
+int overlap_grads(Overlap o);  /* whether it has overlap_grad_reduce, */
+int overlap_params(Overlap o); /* overlap_param_gather */
 /* Whether several ranks have the same parameters, so that a sharding strategy changes something. */
 int layout_shards(const SweepLayout *l);
 double layout_tokens_per_second(const Sweep *s, const SweepLayout *l);
@@ -74,8 +91,8 @@ double layout_tokens_per_second(const Sweep *s, const SweepLayout *l);
 const char *layout_state(const SweepLayout *l);
 static inline int layout_failed(const SweepLayout *l) { return l->why[0] != 0; }
 
-/* Finds and predicts all legal layouts, on all cores. Dies with EXIT_CONFIG when none is legal. */
-void sweep_plan(Sweep *s);
+/* Finds and predicts all legal layouts, on all cores. c: the configuration with the sizes of any of them. Dies with EXIT_CONFIG when none is legal. */
+void sweep_plan(Sweep *s, const Config *c);
 /* Measures the first s->measure layouts that fit, each in launches of its own; the fastest step counts.
  * There are `rounds` rounds over all of them, so that a passing disturbance does not hit all launches of
  * a layout. A layout that fails before it has been measured is not tried again. Each result is written
@@ -94,4 +111,17 @@ void sweep_page(FILE *f, const Sweep *s);
 void sweep_winner(FILE *f, const Sweep *s);
 /* The first layout after sweep_sort; NULL: it does not fit or has failed. */
 const SweepLayout *sweep_best(const Sweep *s);
+
+/* ---- the parts, for sweep.c ---- */
+
+struct Machine;
+/* Predicts a layout. Returns 0 and leaves l->state when it is not legal. */
+int sweep_predict(const Sweep *s, const struct Machine *m, SweepLayout *l);
+/* Does one(ctx, i) for each i below n in processes of their own, as many as there are cores. They share only
+ * memory that is mapped MAP_SHARED. what: what n counts, for the progress. */
+void sweep_work(int n, void (*one)(void *ctx, int i), void *ctx, const char *what);
+/* Whether the command line lets a layout have this setting. */
+int sweep_may_overlap(const Sweep *s, Overlap o);
+/* Chooses l->overlap of layouts l[n], which are shared by processes. */
+void sweep_overlap(const Sweep *s, const struct Machine *m, SweepLayout *l, int n);
 #endif

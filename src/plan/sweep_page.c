@@ -16,7 +16,7 @@ static void cell(FILE *f, char separator, const char *format, double x, int know
 void sweep_csv(FILE *f, const Sweep *s)
 {
     fprintf(f, "tp,sp,pp,v,dp,zero,micro_batch_size,recompute,predicted_ms,measured_ms,bubble,memory_bytes,"
-               "tokens_per_second,state,cp,cp_comm_type,ep,etp\n");
+               "tokens_per_second,state,cp,cp_comm_type,ep,etp,overlap_grad_reduce,overlap_param_gather\n");
     for (int i = 0; i < s->n; i++) {
         const SweepLayout *l = &s->layout[i];
         int planned = l->state != LAYOUT_LARGER;
@@ -32,7 +32,8 @@ void sweep_csv(FILE *f, const Sweep *s)
         fprintf(f, ",\"");
         for (const char *c = layout_state(l); *c; c++)
             fprintf(f, *c == '"' ? "\"\"" : "%c", *c);
-        fprintf(f, "\",%d,%s,%d,%d\n", l->cp, layout_kind(s, l, kind), l->ep, l->etp);
+        fprintf(f, "\",%d,%s,%d,%d,%d,%d\n", l->cp, layout_kind(s, l, kind), l->ep, l->etp,
+                overlap_grads(l->overlap), overlap_params(l->overlap));
     }
 }
 
@@ -68,8 +69,9 @@ static void short_name(const Sweep *s, const SweepLayout *l, char *text, size_t 
         snprintf(cp, sizeof cp, ", cp %d %s", l->cp, layout_kind(s, l, kind));
     if (s->experts)
         snprintf(experts, sizeof experts, ", ep %d etp %d", l->ep, l->etp);
-    snprintf(text, size, "tp %d%s%s%s, pp %d%s, dp %d%s%s, micro %d%s%s", l->tp, l->rows ? " sp" : "", cp,
-             experts, l->pp, v, l->dp, shards ? " " : "", shards ? layout_zero[l->zero] : "", l->micro,
+    snprintf(text, size, "tp %d%s%s%s, pp %d%s, dp %d%s%s%s%s, micro %d%s%s", l->tp, l->rows ? " sp" : "", cp,
+             experts, l->pp, v, l->dp, shards ? " " : "", shards ? layout_zero[l->zero] : "",
+             l->overlap ? " overlap " : "", layout_overlap[l->overlap], l->micro,
              again ? ", " : "", again ? layout_recompute[l->recompute] : "");
 }
 
@@ -104,7 +106,7 @@ static void put_table(FILE *f, const Sweep *s, Group g)
     size_t size;
     FILE *rows = xmemstream(&text, &size);
     fprintf(rows, "tensor ranks\tsequence parallel\tpipeline ranks\tchunks a rank\tcontext ranks\t"
-            "expert ranks\texpert tensor ranks\tdata ranks\tsharding\tmicro batch, sequences\trecompute\t"
+            "expert ranks\texpert tensor ranks\tdata ranks\tsharding\toverlap\tmicro batch, sequences\trecompute\t"
             "predicted ms\tmeasured ms\t"
             "predicted off by %%\tbubble %%\tmemory GiB a rank\ttokens/s\tstate\n");
     for (int i = g.from; i < g.to && i < LINES; i++) {
@@ -112,10 +114,10 @@ static void put_table(FILE *f, const Sweep *s, Group g)
         int planned = l->predicted > 0, measured = l->measured > 0;
         const char *ms = l->predicted < 10 ? "%.3f" : "%.1f";
         char kind[24];
-        fprintf(rows, "%d\t%s\t%d\t%d\t%d %s\t%d\t%d\t%d\t%s\t%d\t%s", l->tp, l->rows ? "yes" : "", l->pp,
+        fprintf(rows, "%d\t%s\t%d\t%d\t%d %s\t%d\t%d\t%d\t%s\t%s\t%d\t%s", l->tp, l->rows ? "yes" : "", l->pp,
                 l->v,
-                l->cp, layout_kind(s, l, kind), l->ep, l->etp, l->dp, layout_zero[l->zero], l->micro,
-                layout_recompute[l->recompute]);
+                l->cp, layout_kind(s, l, kind), l->ep, l->etp, l->dp, layout_zero[l->zero],
+                layout_overlap[l->overlap], l->micro, layout_recompute[l->recompute]);
         cell(rows, '\t', ms, l->predicted, planned);
         cell(rows, '\t', ms, l->measured, measured);
         cell(rows, '\t', "%+.1f", 100 * (l->predicted / l->measured - 1), measured);

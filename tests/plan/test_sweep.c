@@ -45,8 +45,8 @@ static void check_csv(const json_t *rows, char *text)
         char *field[32];
         const json_t *row = json_array_get(rows, at);
         int n = split(line, field);
-        CHECK(n == 18, "%d fields in row %zu", n, at);
-        if (n != 18)
+        CHECK(n == 20, "%d fields in row %zu", n, at);
+        if (n != 20)
             return;
         CHECK(atoi(field[16]) == value(row, "ep") && atoi(field[17]) == value(row, "etp"),
               "row %zu: ep %s, etp %s", at, field[16], field[17]);
