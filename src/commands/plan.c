@@ -4,6 +4,7 @@
 #include "calibrate.h"
 #include "commands.h"
 #include "config_table.h"
+#include "hints.h"
 #include "joint.h"
 #include "json_number.h"
 #include "plan_times.h"
@@ -477,8 +478,14 @@ int command_plan(int argc, char **argv)
     plan_open(&p, c, m);
     Advice best[ADVICES];
     int n = explain && m ? advise(best, path, nkeys, keys, c->world, m, p.will.step) : 0;
+    Hint hint[HINTS];
+    int hinted = hints(hint, &(HintAsk){path, nkeys, c->world, keys, c, m, p.shape.m,
+                                        m ? p.will.bubble : p.sim.rate, p.will.step});
     if (json) {
-        json_t *j = as_json(&p);
+        json_t *j = as_json(&p), *lines = json_array();
+        for (int i = 0; i < hinted; i++)
+            json_array_append_new(lines, json_string(hint[i].text));
+        json_object_set_new(j, "hints", lines);
         if (explain && m)
             explain_json(j, &p.will, best, n);
         json_print(stdout, j, JSON_INDENT(2));
@@ -489,6 +496,8 @@ int command_plan(int argc, char **argv)
         for (int i = 0; i < n; i++)
             printf("%s %-46s %10.2f ms  %+5.1f %%\n", i ? "          " : "changes   ", best[i].text,
                    1e3 * best[i].step, 100 * (best[i].step / p.will.step - 1));
+        for (int i = 0; i < hinted; i++)
+            printf("hint       %s\n", hint[i].text);
     }
     plan_close(&p);
     free(keys);

@@ -4,10 +4,13 @@
 #include "commands.h"
 #include "config_table.h"
 #include "file.h"
+#include "hints.h"
 #include "job.h"
 #include "json_number.h"
 #include "run.h"
 #include "sweep.h"
+#include "sweep_smallest.h"
+#include <ctype.h>
 #include <errno.h>
 #include <jansson.h>
 #include <unistd.h>
@@ -150,13 +153,45 @@ static void check_config(const Sweep *s, const Rest *r)
             "do not compare; change: global_batch_size=N", c->path);
 }
 
-/* Returns the ranks: --world, else the tasks of a Slurm allocation, else 1. */
-static int world_of(Args *a)
+enum { WORLDS = 64, WORLD_MOST = 65536 };
+
+/* Reads the ranks of --world N or N,N,...; without it the tasks of a Slurm allocation, else 1.
+ *   world  out  [WORLDS]  in the order given
+ * Returns their number. given: bool, out: the command line says them. */
+static int worlds_of(Args *a, int world[WORLDS], int *given)
 {
-    const char *tasks = getenv("SLURM_NTASKS");
-    double given = args_number(a, "--world");
-    int found = tasks ? atoi(tasks) : 1;
-    return !isnan(given) ? (int)given : found > 0 ? found : 1;
+    const char *tasks = getenv("SLURM_NTASKS"), *list = args_value(a, "--world"), *c = list;
+    int n = 0;
+    *given = list != NULL;
+    if (!list) {
+        world[0] = tasks && atoi(tasks) > 0 ? atoi(tasks) : 1;
+        return 1;
+    }
+    do {
+        char *end;
+        long w = isdigit((unsigned char)*c) ? strtol(c, &end, 10) : 0;
+        int ok = w >= 1 && w <= WORLD_MOST && (*end == ',' || !*end) && n < WORLDS;
+        for (int i = 0; i < n; i++)
+            ok &= world[i] != w;
+        if (!ok)
+            die(EXIT_CONFIG, "usage", "train sweep --world %s: expected numbers of ranks from 1 to %d, each once, "
+                "at most %d of them with commas between; change: for example --world 8,16,32", list, WORLD_MOST,
+                WORLDS);
+        world[n++] = (int)w;
+        c = *end ? end + 1 : NULL;
+    } while (c);
+    return n;
+}
+
+static Objective objective_of(Args *a)
+{
+    const char *name = args_value(a, "--objective");
+    for (int i = 0; i < OBJECTIVES; i++)
+        if (!name || !strcmp(name, objective_name[i]))
+            return (Objective)i;
+    int guess = choice_suggest(name, objective_name);
+    die(EXIT_CONFIG, "usage", "train sweep --objective %s: expected tokens, cost or energy; change: %s", name,
+        guess < 0 ? "one of these" : textf("--objective %s", objective_name[guess]));
 }
 
 /* Returns K of --measure K; SWEEP_ALL for `all`. */
@@ -202,21 +237,24 @@ static json_t *number(double x) { return x > 0 ? json_number(x) : json_null(); }
 
 static json_t *row_of(const Sweep *s, const SweepLayout *l)
 {
+    static const char *const kinds[TIMES] = {"predicted", "measured"};
     int known = l->state != LAYOUT_LARGER;
     char kind[24];
-    return json_pack("{s:i s:b s:i s:i s:i s:s s:i s:i s:i s:s s:i s:s s:b s:b s:o s:o s:i s:o s:o s:o s:b s:s}",
-                     "tp", l->tp,
-                     "sp", l->rows, "pp", l->pp, "v", l->v, "cp", l->cp, "cp_comm_type",
-                     layout_kind(s, l, kind), "ep", l->ep, "etp", l->etp, "dp", l->dp, "zero",
-                     layout_zero[l->zero],
-                     "micro_batch_size", l->micro, "recompute", layout_recompute[l->recompute],
-                     "overlap_grad_reduce", overlap_grads(l->overlap), "overlap_param_gather",
-                     overlap_params(l->overlap),
-                     "predicted_ms", number(l->predicted), "measured_ms", number(l->measured), "rounds",
-                     l->rounds, "tokens_per_second", number(layout_tokens_per_second(s, l)), "bubble",
-                     known ? json_number(l->bubble) : json_null(), "memory",
-                     known ? json_integer((json_int_t)l->memory) : json_null(), "fits",
-                     l->state == LAYOUT_FITS, "state", layout_state(l));
+    json_t *j = json_pack("{s:i s:i s:i s:b s:i s:i s:i s:s s:i s:i s:i s:s s:i s:s s:b s:b}", "world", l->world,
+                          "global_batch_size", (int)l->batch, "tp", l->tp, "sp", l->rows, "pp", l->pp, "v",
+                          l->v, "cp", l->cp, "cp_comm_type", layout_kind(s, l, kind), "ep", l->ep, "etp",
+                          l->etp, "dp", l->dp, "zero", layout_zero[l->zero], "micro_batch_size", l->micro,
+                          "recompute", layout_recompute[l->recompute], "overlap_grad_reduce",
+                          overlap_grads(l->overlap), "overlap_param_gather", overlap_params(l->overlap));
+    json_object_update_new(j, json_pack("{s:o s:o s:i s:o s:o s:b s:s}", "predicted_ms", number(l->predicted),
+                                        "measured_ms", number(layout_measured(l)), "rounds", l->rounds, "bubble",
+                                        known ? json_number(l->bubble) : json_null(), "memory",
+                                        known ? json_integer((json_int_t)l->memory) : json_null(), "fits",
+                                        l->state == LAYOUT_FITS, "state", layout_state(l)));
+    for (int i = 0; i < RATES * TIMES; i++)
+        json_object_set_new(j, textf("%s_%s", kinds[i % TIMES], rate_name[i / TIMES]),
+                            json_number(layout_rate(s, l, (RateKind)(i / TIMES), (TimeKind)(i % TIMES))));
+    return j;
 }
 
 /* Returns the winner's settings as arguments of `train`. */
@@ -227,34 +265,79 @@ static json_t *winner_of(const Sweep *s)
     json_t *args = json_array();
     for (int i = 0, n = l ? layout_args(s, l, text) : 0; i < n; i++)
         json_array_append_new(args, json_string(text[i]));
+    if (l && s->weak)
+        json_array_append_new(args, json_string(textf("global_batch_size=%lld", (long long)l->batch)));
     return args;
 }
 
-static json_t *as_json(const Sweep *s)
+/* Finds the hints of the winner; returns their number. */
+static int winner_hints(const Sweep *s, Hint hint[HINTS])
+{
+    const SweepLayout *l = sweep_best(s);
+    LayoutArg text[LAYOUT_ARGS];
+    Check k;
+    if (!l)
+        return 0;
+    int n = s->nargs, more = layout_args(s, l, text);
+    char **line = keep_alloc((size_t)(n + more) + 1, sizeof *line);
+    memcpy(line, s->args, (size_t)n * sizeof *line);
+    for (int i = 0; i < more; i++)
+        line[n++] = text[i];
+    line[n++] = (char *)textf("global_batch_size=%lld", (long long)l->batch);
+    config_check(&k, s->path, n - !s->weak, line, l->world, USE_MODEL);
+    BUG_ON(k.n || k.dropped);
+    return hints(hint, &(HintAsk){s->path, n - !s->weak, l->world, line, k.cfg, machine_load(s->machine),
+                                  (int)(l->batch / l->dp / l->micro), l->bubble, l->predicted / 1e3});
+}
+
+/* The worlds, and how the best layout of each does. */
+static json_t *worlds_json(const Sweep *s)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < s->nworlds; i++) {
+        const SweepWorld *w = &s->worlds[i];
+        const SweepLayout *p = sweep_best_of(s, w->world, PREDICTED);
+        json_array_append_new(list, json_pack("{s:i s:I s:i s:i s:I s:o s:o s:o}", "world", w->world,
+            "global_batch_size", (json_int_t)w->batch, "legal", w->legal, "fit", w->fit, "memory_of_a_rank",
+            (json_int_t)w->room, "best_predicted_ms", number(p ? p->predicted : 0), "predicted_tokens_per_second",
+            p ? json_number(layout_rate(s, p, RATE_TOKENS, PREDICTED)) : json_null(),
+            "predicted_efficiency_percent",
+            p ? json_number(layout_rate(s, p, RATE_EFFICIENCY, PREDICTED)) : json_null()));
+    }
+    return list;
+}
+
+static json_t *as_json(const Sweep *s, const Hint *hint, int n)
 {
     json_t *rows = json_array();
     for (int i = 0; i < s->n; i++)
         json_array_append_new(rows, row_of(s, &s->layout[i]));
-    return json_pack("{s:i s:s s:I s:I s:I s:i s:i s:o s:o}", "world", s->world, "machine", s->machine,
-                     "global_batch_size", (json_int_t)s->batch, "seq_length", (json_int_t)s->seq,
-                     "memory_of_a_rank", (json_int_t)s->room, "legal", s->n, "fit", s->fit, "winner",
-                     winner_of(s), "layouts", rows);
+    int one = s->nworlds == 1;
+    json_t *lines = json_array();
+    for (int i = 0; i < n; i++)
+        json_array_append_new(lines, json_string(hint[i].text));
+    return json_pack("{s:o s:s s:s s:I s:I s:o s:i s:i s:o s:o s:o s:o}", "world",
+                     one ? json_integer(s->world) : json_null(), "machine", s->machine, "objective",
+                     objective_name[s->objective], "global_batch_size", (json_int_t)s->batch, "seq_length",
+                     (json_int_t)s->seq, "memory_of_a_rank",
+                     one ? json_integer((json_int_t)s->worlds[0].room) : json_null(), "legal", s->n, "fit",
+                     s->fit, "winner", winner_of(s), "hints", lines, "worlds", worlds_json(s), "layouts", rows);
 }
 
-/* Prints the average error of the prediction, and how much slower its best layout is than the best
- * one. */
+/* Prints the average error of the prediction, and how much worse its best layout is than the best one. */
 static void print_errors(const Sweep *s)
 {
     double sum = 0, best = 0, chosen = 0, least = 0;
     int n = 0;
     for (int i = 0; i < s->n; i++) {
         const SweepLayout *l = &s->layout[i];
-        if (!(l->measured > 0))
+        double measured = layout_measured(l) * l->weight, predicted = l->predicted * l->weight;
+        if (!(measured > 0))
             continue;
-        sum += fabs(l->predicted / l->measured - 1);
-        best = !n || l->measured < best ? l->measured : best;
-        if (!n || l->predicted < least)
-            least = l->predicted, chosen = l->measured;
+        sum += fabs(predicted / measured - 1);
+        best = !n || measured < best ? measured : best;
+        if (!n || predicted < least)
+            least = predicted, chosen = measured;
         n++;
     }
     if (n)
@@ -271,44 +354,104 @@ static int any_context(const Sweep *s)
     return any;
 }
 
+/* Whether the table has a column: those that several worlds or an objective ask for. */
+static int shows_rate(const Sweep *s, RateKind rate)
+{
+    return sweep_has_rate(s, rate) && (s->nworlds > 1 ? rate <= RATE_EFFICIENCY : 0) +
+           (rate == RATE_COST && s->objective == OBJECTIVE_COST) +
+           (rate == RATE_ENERGY && s->objective == OBJECTIVE_ENERGY);
+}
+
+/* What follows from predicted times and, where there are any, from measured ones. */
+static void print_rates(const Sweep *s, const SweepLayout *l, int measured)
+{
+    for (int i = 0; i < RATES; i++)
+        for (int kind = 0; kind <= measured && shows_rate(s, (RateKind)i); kind++) {
+            double x = l ? layout_rate(s, l, (RateKind)i, (TimeKind)kind) : NAN;
+            const char *number = l ? isfinite(x) ? textf(rate_format[i], x) : ""
+                                   : textf("%s%s", kind ? "measured " : "", rate_title[i]);
+            printf(" %*s", kind ? 27 : 18, number);
+        }
+}
+
+static int any_measured(const Sweep *s)
+{
+    int any = 0;
+    for (int i = 0; i < s->n; i++)
+        any |= layout_measured(&s->layout[i]) > 0;
+    return any;
+}
+
 static void print_row(const Sweep *s, const SweepLayout *l)
 {
-    char measured[32] = "", predicted[32] = "", context[32] = "", experts[32] = "", kind[24];
-    if (l->measured > 0)
-        snprintf(measured, sizeof measured, "%.1f", l->measured);
+    char measured[32] = "", predicted[32] = "", context[32] = "", experts[32] = "", world[16] = "", kind[24];
+    if (layout_measured(l) > 0)
+        snprintf(measured, sizeof measured, "%.1f", layout_measured(l));
     if (l->predicted > 0)
         snprintf(predicted, sizeof predicted, "%.1f", l->predicted);
     if (any_context(s))
         snprintf(context, sizeof context, " %4d %-12s", l->cp, layout_kind(s, l, kind));
     if (s->experts)
         snprintf(experts, sizeof experts, " %4d %4d", l->ep, l->etp);
-    printf("  %4d %3s%s%s %4d %3d %4d  %-18s %-13s %5d  %-9s %12s %12s %8.1f %9.2f  %s\n", l->tp,
+    if (s->nworlds > 1)
+        snprintf(world, sizeof world, " %6d", l->world);
+    printf(" %s %4d %3s%s%s %4d %3d %4d  %-18s %-13s %5d  %-9s %12s %12s %8.1f %9.2f", world, l->tp,
            l->rows ? "yes" : "", context, experts, l->pp, l->v, l->dp, layout_zero[l->zero],
-           layout_overlap[l->overlap], l->micro, layout_recompute[l->recompute], predicted, measured, 100 * l->bubble,
-           (double)l->memory / (1 << 30), layout_failed(l) || l->state != LAYOUT_FITS ? layout_state(l) : "");
+           layout_overlap[l->overlap], l->micro, layout_recompute[l->recompute], predicted, measured,
+           100 * l->bubble, (double)l->memory / (1 << 30));
+    print_rates(s, l, any_measured(s));
+    printf("  %s\n", layout_failed(l) || l->state != LAYOUT_FITS ? layout_state(l) : "");
+}
+
+/* Prints a line for each of several worlds: its best layout. */
+static void print_worlds(const Sweep *s)
+{
+    int measured = any_measured(s);
+    printf("worlds     their best layouts, %s\n  %8s %10s %8s %8s %14s %14s %10s%s\n",
+           s->weak ? "the batch growing with the world (weak scaling)"
+                   : "all with the same batch (strong scaling)", "ranks", "sequences", "legal",
+           "fit", "predicted ms", "tokens/s", "efficiency", measured ? "   measured ms efficiency" : "");
+    for (int i = 0; i < s->nworlds; i++) {
+        const SweepWorld *w = &s->worlds[i];
+        const SweepLayout *p = sweep_best_of(s, w->world, PREDICTED), *m = sweep_best_of(s, w->world, MEASURED);
+        printf("  %8d %10lld %8d %8d", w->world, (long long)w->batch, w->legal, w->fit);
+        if (p)
+            printf(" %14.1f %14.0f %8.1f %%", p->predicted, layout_rate(s, p, RATE_TOKENS, PREDICTED),
+                   layout_rate(s, p, RATE_EFFICIENCY, PREDICTED));
+        if (m)
+            printf(" %13.1f %8.1f %%", layout_measured(m), layout_rate(s, m, RATE_EFFICIENCY, MEASURED));
+        printf("\n");
+    }
 }
 
 /* Prints the best layouts and all measured ones. */
 static void print(const Sweep *s)
 {
     enum { SHOWN = 20 };
-    printf("%d legal layouts of %d ranks; %d fit %.1f GiB a rank%s, predicted for %s\n", s->n, s->world,
-           s->fit, s->room / (1 << 30),
-           s->reserve ? textf(" beside %.3g GiB for libraries", (double)s->reserve / (1 << 30)) : "",
-           s->machine);
+    for (int i = 0; i < s->nworlds; i++) {
+        const SweepWorld *w = &s->worlds[i];
+        printf("%d legal layouts of %d ranks; %d fit %.1f GiB a rank%s, predicted for %s\n", w->legal,
+               w->world, w->fit, w->room / (1 << 30),
+               w->reserve ? textf(" beside %.3g GiB for libraries", (double)w->reserve / (1 << 30)) : "",
+               s->machine);
+    }
     if (!s->fit)
         printf("none fits; this one needs least:\n");
-    printf("  %4s %3s%s%s %4s %3s %4s  %-18s %-13s %5s  %-9s %12s %12s %8s %9s\n", "tp", "sp",
-           any_context(s) ? "   cp             " : "", s->experts ? "   ep  etp" : "", "pp", "v", "dp",
-           "sharding", "overlap", "micro", "recompute",
+    printf(" %s %4s %3s%s%s %4s %3s %4s  %-18s %-13s %5s  %-9s %12s %12s %8s %9s",
+           s->nworlds > 1 ? "  ranks" : "", "tp", "sp", any_context(s) ? "   cp             " : "",
+           s->experts ? "   ep  etp" : "", "pp", "v", "dp", "sharding", "overlap", "micro", "recompute",
            "predicted ms", "measured ms", "bubble %", "GiB");
+    print_rates(s, NULL, any_measured(s));
+    printf("\n");
     for (int i = 0, shown = 0; i < s->n && (i < s->fit || !i); i++) {
         const SweepLayout *l = &s->layout[i];
-        if (shown++ < SHOWN || l->measured > 0 || layout_failed(l))
+        if (shown++ < SHOWN || layout_measured(l) > 0 || layout_failed(l))
             print_row(s, l);
     }
     if (s->fit > SHOWN)
         printf("  best %d of %d, and all that were tried; the files below have every layout\n", SHOWN, s->n);
+    if (s->nworlds > 1)
+        print_worlds(s);
     print_errors(s);
 }
 
@@ -326,7 +469,9 @@ static void answer(const Sweep *s, int json, const char *csv)
 {
     const char *page = textf("%s/sweep.html", s->dir), *data = textf("%s/sweep.json", s->dir),
                *table = csv ? csv : textf("%s/sweep.csv", s->dir);
-    json_t *j = as_json(s);
+    Hint hint[HINTS];
+    int hinted = winner_hints(s, hint);
+    json_t *j = as_json(s, hint, hinted);
     write_file(s, page, sweep_page);
     write_file(s, table, sweep_csv);
     if (json_dump_file(j, data, JSON_INDENT(1)))
@@ -338,19 +483,73 @@ static void answer(const Sweep *s, int json, const char *csv)
         print(s);
         printf("written: %s, %s, %s\n", page, table, data);
         sweep_winner(stdout, s);
+        for (int i = 0; i < hinted; i++)
+            printf("hint       %s\n", hint[i].text);
     }
     json_decref(j);
+}
+
+/* ---- the command ---- */
+
+/* Dies: no layout of any world is legal. */
+static void die_illegal(const Sweep *s, const int *world, int n)
+{
+    char list[WORLDS * 7] = "";
+    for (int i = 0; i < n; i++)
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%d", i ? ", " : "", world[i]);
+    die(EXIT_CONFIG, "sweep", "no layout of %s ranks is legal for %s with a batch of %lld%s; change: --world, "
+        "the batch size%s; `train plan` with one layout says which rule it breaks", list, s->path,
+        (long long)s->batch, s->fixed ? " and the sizes given" : "",
+        s->fixed ? " or a size that is given" : "");
+}
+
+/* With --weak-scaling: gives the world a batch that is to that of the smallest world as the worlds are. */
+static void scale_batch(Sweep *s, const Config *c, const int *world, int n)
+{
+    int least = world[0];
+    for (int i = 1; i < n; i++)
+        least = world[i] < least ? world[i] : least;
+    int64_t batch = c->batch_step[c->batch_steps - 1].batch;
+    if (c->batch_steps > 1 || batch * s->world % least)
+        die(EXIT_CONFIG, "sweep", "--weak-scaling cannot give %d ranks %d/%d of the batch of %lld sequences; "
+            "change: a global_batch_size that divides so, without step_batch_size_schedule", s->world, s->world,
+            least, (long long)batch);
+    s->args[s->nargs++] = xasprintf("global_batch_size=%lld", (long long)(batch * s->world / least));
+    s->batch = batch * s->world / least;
+}
+
+/* Plans and measures one world, and joins it to all others. */
+static void do_world(Sweep *all, const Sweep *common, const Rest *rest, const int *world, int n, int i)
+{
+    Sweep one = *common;
+    one.world = world[i];
+    one.args = keep_alloc((size_t)common->nargs + 1, sizeof *one.args);
+    memcpy(one.args, common->args, (size_t)common->nargs * sizeof *one.args);
+    if (one.weak)
+        scale_batch(&one, rest->c, world, n);
+    one.identity = hash64(&one.batch, sizeof one.batch, identity_of(&one, rest->c));
+    find_machine(&one, rest->c);
+    all->machine = one.machine;
+    sweep_prices(&one, all->price);
+    sweep_plan(&one, rest->c);
+    sweep_measure(&one);
+    sweep_join(all, &one);
+    all->batch = all->nworlds == 1 ? one.batch : all->batch;
+    all->watts = one.watts;
+    free(one.layout);
 }
 
 int command_sweep(int argc, char **argv)
 {
     Args a = cli_open("sweep", argc, argv);
     char why[WHY];
-    int json = args_switch(&a, "--json"), rank;
+    int json = args_switch(&a, "--json"), rank, world[WORLDS], given;
+    int n = worlds_of(&a, world, &given), smallest = args_switch(&a, "--smallest-world");
     const char *csv = args_value(&a, "--csv"), *dir = args_value(&a, "-o");
-    Sweep s = {.machine = args_value(&a, "--machine"), .world = world_of(&a), .measure = measure_of(&a),
+    Sweep s = {.machine = args_value(&a, "--machine"), .world = world[0], .measure = measure_of(&a),
                .steps = (int)args_number(&a, "--steps"), .rounds = (int)args_number(&a, "--rounds"),
-               .timeout = args_number(&a, "--timeout")};
+               .timeout = args_number(&a, "--timeout"), .weak = args_switch(&a, "--weak-scaling"),
+               .objective = objective_of(&a), .price = args_number(&a, "--price"), .watts = NAN};
     s.path = cli_next(&a, "CONFIG");
     cli_end(&a);
     s.nargs = a.n;
@@ -365,16 +564,23 @@ int command_sweep(int argc, char **argv)
     s.seq = c->seq_length;
     s.experts = c->num_moe_experts == CFG_ABSENT ? 0 : c->num_moe_experts;
     take_fixed(&s, rest.alone);
-    s.identity = identity_of(&s, c);
     s.dir = dir ? dir : xasprintf("%s-sweep", c->save);
+    if (smallest) {
+        sweep_smallest(&s, c, given ? world : NULL, n, json);
+        return EXIT_DONE;
+    }
     if (!file_make_dirs(s.dir, why))
         die(EXIT_RESOURCE, "write", "%s; change: -o with a folder that you may write to", why);
-    find_machine(&s, c);
-    sweep_plan(&s, c);
-    sweep_measure(&s);
-    sweep_sort(&s);
-    answer(&s, json, csv);
-    free(s.layout);
+    Sweep all = s;
+    for (int i = 0; i < n; i++)
+        do_world(&all, &s, &rest, world, n, i), s.machine = all.machine;
+    if (!all.n)
+        die_illegal(&all, world, n);
+    sweep_prices(&all, all.price);
+    sweep_compare(&all);
+    answer(&all, json, csv);
+    free(all.layout);
+    free(all.worlds);
     free(a.v);
     return EXIT_DONE;
 }

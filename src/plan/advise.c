@@ -43,34 +43,42 @@ static void keep(Search *s, const Advice *c)
     s->best[at] = *c;
 }
 
-static void try_change(Search *s, const char *text)
+int advise_try(Advice *c, const char *path, int nargs, char **args, int world, const Machine *m,
+               const char *text)
 {
     void *mark = keep_mark();
-    char **line = keep_alloc((size_t)s->nargs + 2, sizeof *line), *copy = text_copy(text), *second;
-    int n = s->nargs;
-    Advice c = {.step = 0};
+    char **line = keep_alloc((size_t)nargs + 2, sizeof *line), *copy = text_copy(text), *second;
+    int n = nargs, fits = 0;
     Check k;
-    memcpy(line, s->args, (size_t)n * sizeof *line);
+    *c = (Advice){.step = 0};
+    memcpy(line, args, (size_t)n * sizeof *line);
     second = strchr(copy, ' ');
     if (second)
         *second++ = 0;
     line[n++] = copy;
     if (second)
         line[n++] = second;
-    config_check(&k, s->path, n, line, s->world, USE_MODEL);
+    config_check(&k, path, n, line, world, USE_MODEL);
     if (!k.n && !k.dropped) {
         Prediction p;
-        predict(&p, k.cfg, s->m);
-        c.step = p.step;
+        predict(&p, k.cfg, m);
+        c->step = p.step;
         for (int r = 0; r < p.p; r++)
-            c.memory = p.memory[r].total > c.memory ? p.memory[r].total : c.memory;
+            c->memory = p.memory[r].total > c->memory ? p.memory[r].total : c->memory;
         prediction_close(&p);
-        snprintf(c.text, sizeof c.text, "%s", text);
-        /* A change of less than a thousandth is none. */
-        if (machine_fits(s->m, s->world, c.memory) && c.step < 0.999 * s->step)
-            keep(s, &c);
+        snprintf(c->text, sizeof c->text, "%s", text);
+        fits = machine_fits(m, world, c->memory);
     }
     keep_release(mark);
+    return fits;
+}
+
+static void try_change(Search *s, const char *text)
+{
+    Advice c;
+    /* A change of less than a thousandth is none. */
+    if (advise_try(&c, s->path, s->nargs, s->args, s->world, s->m, text) && c.step < 0.999 * s->step)
+        keep(s, &c);
 }
 
 int advise(Advice best[ADVICES], const char *path, int nargs, char **args, int world, const Machine *m,

@@ -64,12 +64,6 @@ int layout_shards(const SweepLayout *l)
     return l->dp * l->cp > 1 || l->tp * l->cp * l->dp > l->ep * l->etp;
 }
 
-double layout_tokens_per_second(const Sweep *s, const SweepLayout *l)
-{
-    double ms = l->measured > 0 ? l->measured : l->predicted;
-    return ms > 0 ? (double)(s->batch * s->seq) / ms * 1e3 : 0;
-}
-
 const char *layout_state(const SweepLayout *l)
 {
     if (l->state != LAYOUT_FITS)
@@ -123,6 +117,25 @@ int sweep_predict(const Sweep *s, const Machine *m, SweepLayout *l)
     return c != NULL;
 }
 
+int64_t sweep_state(const Sweep *s)
+{
+    Sweep alone = *s;
+    SweepLayout l = {.tp = 1, .pp = 1, .v = 1, .dp = 1, .cp = 1, .ep = 1, .etp = 1, .micro = 1,
+                     .recompute = RECOMPUTE_FULL};
+    void *mark = keep_mark();
+    int64_t bytes = 0;
+    alone.world = 1;
+    const Config *c = config_of(&alone, &l);
+    if (c) {
+        Prediction p;
+        predict(&p, c, machine_load(s->machine));
+        bytes = p.memory[0].parameters + p.memory[0].gradients + p.memory[0].optimizer;
+        prediction_close(&p);
+    }
+    keep_release(mark);
+    return bytes;
+}
+
 int sweep_may_overlap(const Sweep *s, Overlap o)
 {
     return !((s->fixed & FIXED_GRADS && overlap_grads(o) != overlap_grads(s->only.overlap)) ||
@@ -141,10 +154,20 @@ static int next_micro(const Sweep *s, int dp, int micro)
     return 0;
 }
 
+/* Whether a layout can be the one with least memory: a larger micro batch, more chunks and tensor ranks that
+ * all keep whole rows only add to it, and so does what is not computed again, but for a rank with one layer,
+ * whose activations are there in any case. Sizes of the command line stay. */
+static int is_least(const Sweep *s, const SweepLayout *l)
+{
+    return (s->fixed & FIXED_MICRO || l->micro == 1) && (s->fixed & FIXED_V || l->v == 1) &&
+           (s->fixed & FIXED_ROWS || l->rows == (l->tp > 1)) &&
+           (s->fixed & FIXED_RECOMPUTE || l->recompute == RECOMPUTE_FULL || l->pp * l->v >= s->layers);
+}
+
 static int wanted(const Sweep *s, const SweepLayout *l)
 {
     const SweepLayout *o = &s->only;
-    return !((s->fixed & FIXED_TP && l->tp != o->tp) || (s->fixed & FIXED_PP && l->pp != o->pp) ||
+    return (!s->least || is_least(s, l)) && !((s->fixed & FIXED_TP && l->tp != o->tp) || (s->fixed & FIXED_PP && l->pp != o->pp) ||
              (s->fixed & FIXED_ROWS && l->rows != (o->rows && l->tp > 1)) ||
              (s->fixed & FIXED_CP && l->cp != o->cp) ||
              (s->fixed & FIXED_V && l->v != (l->pp > 1 ? o->v : 1)) ||
@@ -353,14 +376,15 @@ static int by_prediction(const SweepLayout *x, const SweepLayout *y)
         return (int)x->state - (int)y->state;
     if (layout_failed(x) != layout_failed(y))
         return layout_failed(x) - layout_failed(y);
-    if (x->state == LAYOUT_FITS && x->predicted != y->predicted)
-        return x->predicted > y->predicted ? 1 : -1;
+    double px = x->predicted * x->weight, py = y->predicted * y->weight;
+    if (x->state == LAYOUT_FITS && px != py)
+        return px > py ? 1 : -1;
     if (x->memory != y->memory)
         return x->memory > y->memory ? 1 : -1;
     const int a[] = {x->tp, x->pp, x->v, x->zero, x->micro, x->recompute, x->rows, x->cp, x->kind, x->heads,
-                     x->ep, x->etp};
+                     x->ep, x->etp, x->world};
     const int b[] = {y->tp, y->pp, y->v, y->zero, y->micro, y->recompute, y->rows, y->cp, y->kind, y->heads,
-                     y->ep, y->etp};
+                     y->ep, y->etp, y->world};
     for (size_t i = 0; i < sizeof a / sizeof *a; i++)
         if (a[i] != b[i])
             return a[i] - b[i];
@@ -372,8 +396,9 @@ static int in_order(const void *a, const void *b)
     const SweepLayout *x = a, *y = b;
     if ((x->measured > 0) != (y->measured > 0))
         return x->measured > 0 ? -1 : 1;
-    if (x->measured > 0 && x->measured != y->measured)
-        return x->measured > y->measured ? 1 : -1;
+    double mx = layout_measured(x) * x->weight, my = layout_measured(y) * y->weight;
+    if (mx > 0 && mx != my)
+        return mx > my ? 1 : -1;
     return by_prediction(x, y);
 }
 
@@ -392,14 +417,13 @@ static void take_layouts(Sweep *s, const SweepLayout *all, int n)
     s->layout = xcalloc((size_t)n + 1, sizeof *s->layout);
     for (int i = 0; i < n; i++)
         if (all[i].state != LAYOUT_NONE) {
-            s->fit += all[i].state == LAYOUT_FITS;
-            s->layout[s->n++] = all[i];
+            SweepLayout *l = &s->layout[s->n++];
+            *l = all[i];
+            l->world = s->world;
+            l->batch = s->batch;
+            l->weight = layout_weight(s, s->world, s->batch);
+            s->fit += l->state == LAYOUT_FITS;
         }
-    if (!s->n)
-        die(EXIT_CONFIG, "sweep", "no layout of %d ranks is legal for %s with a batch of %lld%s; change: "
-            "--world, the batch size%s; `train plan` with one layout says which rule it breaks", s->world,
-            s->path, (long long)s->batch, s->fixed ? " and the sizes given" : "",
-            s->fixed ? " or a size that is given" : "");
     sweep_sort(s);
 }
 
@@ -408,6 +432,7 @@ void sweep_plan(Sweep *s, const Config *c)
     const Machine *m = machine_load(s->machine);
     predict_check(c, m);
     int n;
+    s->layers = (int)c->num_layers;
     s->reserve = machine_reserve(m, s->world);
     s->room = machine_space(m, s->world);
     SweepLayout *cut = cuts_of(s, (int)c->num_layers, &n);
@@ -417,7 +442,8 @@ void sweep_plan(Sweep *s, const Config *c)
     size_t bytes = (size_t)(at[n] + 1) * sizeof(SweepLayout);
     SweepLayout *shared = share(bytes);
     sweep_work(n, plan_one, &(Plan){s, m, cut, at, shared}, "cuts of the model");
-    sweep_overlap(s, m, shared, at[n]);
+    if (!s->least)
+        sweep_overlap(s, m, shared, at[n]);
     take_layouts(s, shared, at[n]);
     munmap(shared, bytes);
     free(at);

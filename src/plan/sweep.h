@@ -25,14 +25,36 @@ typedef enum {
 } LayoutState;
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTES } Recompute;
 /* What overlaps with computing: nothing; the reduction of gradients; the gather of parameters, too. The last
- * breaks a rule, and stands for what the command line may say. */
+ * breaks a rule, and is there because the command line may say it. */
 typedef enum { OVERLAP_NONE, OVERLAP_GRADS, OVERLAP_ALL, OVERLAP_PARAMS, OVERLAPS } Overlap;
+
+/* What layouts are ranked by: tokens a second, or what a token costs, in money or in energy. */
+typedef enum { OBJECTIVE_TOKENS, OBJECTIVE_COST, OBJECTIVE_ENERGY, OBJECTIVES } Objective;
+extern const char *const objective_name[OBJECTIVES + 1];
+typedef enum { PREDICTED, MEASURED, TIMES } TimeKind;
+
+/* X(id, name in files, title, format): what follows from the time of a step. */
+#define RATE_NAMES(X)                                                                                        \
+    X(TOKENS, "tokens_per_second", "tokens/s", "%.0f")                                                       \
+    X(EFFICIENCY, "efficiency_percent", "efficiency %", "%.1f")                                              \
+    X(COST, "cost_per_million_tokens", "cost of 1e6 tokens", "%.4g")                                         \
+    X(ENERGY, "kwh_per_million_tokens", "kWh of 1e6 tokens", "%.4g")
+typedef enum {
+#define X(id, ...) RATE_##id,
+    RATE_NAMES(X)
+#undef X
+    RATES
+} RateKind;
+extern const char *const rate_name[RATES], *const rate_title[RATES], *const rate_format[RATES];
 
 typedef struct {
     int tp, rows, pp, v, dp, zero, micro, recompute; /* rows: bool, sequence parallel; zero: stage */
     int cp, kind, heads;           /* kind: ContextKind; heads: of a2a+p2p, ranks of an a2a group, else 0 */
     int ep, etp;                   /* without experts 1 and tp, as the configuration has it */
     Overlap overlap;
+    int world;
+    int64_t batch;                 /* samples of a step */
+    double weight;                 /* the order is that of ms of a step times this */
     LayoutState state;
     double predicted, bubble;      /* ms of a step; its bubble rate */
     double exposed;                /* ms of it that a rank waits for the data group, at most */
@@ -43,6 +65,13 @@ typedef struct {
     int rounds;                    /* launches behind `measured` */
     char why[200];                 /* why it could not be measured; "": it did not fail */
 } SweepLayout;
+
+/* One of the worlds that are compared. */
+typedef struct {
+    int world, legal, fit;         /* ranks; layouts */
+    int64_t batch, reserve;        /* as in Sweep, as is */
+    double room;
+} SweepWorld;
 
 typedef struct {
     const char *path;              /* of the configuration */
@@ -55,6 +84,7 @@ typedef struct {
     uint64_t identity;             /* hash of model, batch, world and build of measured rows */
     int64_t batch, seq;            /* samples of a step of the last segment; tokens of a sample */
     int64_t experts;               /* of a layer; 0: layers are dense */
+    int layers;
     int measure, rounds, steps;    /* layouts to measure; launches of each; steps of a launch */
     double timeout;                /* s of a launch */
     double room;                   /* bytes that a rank may take */
@@ -63,6 +93,12 @@ typedef struct {
     unsigned fixed;                /* bits FIXED_*: which sizes of `only` */
     SweepLayout *layout;           /* [n] the legal layouts, in the order of sweep_sort */
     int n, fit;                    /* legal layouts; those that fit */
+    int least;                     /* bool: only layouts that need least memory, and nothing overlaps */
+    Objective objective;
+    double price, watts;           /* of an hour of a rank; of a rank; NAN: not known */
+    SweepWorld *worlds;            /* [nworlds] whose layouts are in `layout`; world is that of the first */
+    int nworlds, weak;             /* weak: bool: the batch grows with the world */
+    double alone[TIMES];           /* tokens/s of a rank in the best layout of the smallest world that has one */
 } Sweep;
 
 enum { FIXED_TP = 1, FIXED_ROWS = 2, FIXED_PP = 4, FIXED_V = 8, FIXED_ZERO = 16, FIXED_MICRO = 32,
@@ -86,12 +122,22 @@ int overlap_grads(Overlap o);  /* whether it has overlap_grad_reduce, */
 int overlap_params(Overlap o); /* overlap_param_gather */
 /* Whether several ranks have the same parameters, so that a sharding strategy changes something. */
 int layout_shards(const SweepLayout *l);
-double layout_tokens_per_second(const Sweep *s, const SweepLayout *l);
+/* What follows from the predicted or the measured time; NAN: not known.
+ * RATE_EFFICIENCY: tokens/s of a rank, in percent of those in the best layout of the smallest world of the
+ * sweep that has one, predicted beside predicted and measured beside measured. */
+double layout_rate(const Sweep *s, const SweepLayout *l, RateKind rate, TimeKind kind);
+/* Whether it is known of some layout. */
+int sweep_has_rate(const Sweep *s, RateKind rate);
+/* SweepLayout.weight */
+double layout_weight(const Sweep *s, int world, int64_t batch);
+/* ms of a measured step; 0: not measured. */
+static inline double layout_measured(const SweepLayout *l) { return l->measured; }
 /* "measured", "predicted", "does not fit", or why it could not be measured. */
 const char *layout_state(const SweepLayout *l);
 static inline int layout_failed(const SweepLayout *l) { return l->why[0] != 0; }
 
-/* Finds and predicts all legal layouts, on all cores. c: the configuration with the sizes of any of them. Dies with EXIT_CONFIG when none is legal. */
+/* Finds and predicts all legal layouts of s->world ranks, on all cores; s->n 0: none is legal.
+ * c: the configuration with the sizes of any of them */
 void sweep_plan(Sweep *s, const Config *c);
 /* Measures the first s->measure layouts that fit, each in launches of its own; the fastest step counts.
  * There are `rounds` rounds over all of them, so that a passing disturbance does not hit all launches of
@@ -99,6 +145,18 @@ void sweep_plan(Sweep *s, const Config *c);
  * to dir/sweep.jsonl before the next launch. A result found there for the same identity is not measured
  * again, unless it was over fewer steps, or timed out with a shorter timeout. */
 void sweep_measure(Sweep *s);
+/* Bytes of parameters, gradients and optimizer state of the whole model, as one rank would have them: however they
+ * are shared out, each is somewhere. 0: one rank cannot have the model. */
+int64_t sweep_state(const Sweep *s);
+/* Reads price and watts of the machine; price: the command line's, or NAN. Dies with EXIT_CONFIG when the
+ * objective needs what is not there. */
+void sweep_prices(Sweep *s, double price);
+/* Adds the layouts of a sweep of one world to those of s. */
+void sweep_join(Sweep *s, const Sweep *one);
+/* Sorts all layouts of s, and finds s->alone. */
+void sweep_compare(Sweep *s);
+/* The fastest layout of a world; NULL: none fits, or none has such a time. */
+const SweepLayout *sweep_best_of(const Sweep *s, int world, TimeKind kind);
 /* Sorts: measured layouts by time, then those that fit by predicted time, then failed ones, then those
  * that do not fit. */
 void sweep_sort(Sweep *s);

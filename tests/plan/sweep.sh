@@ -53,7 +53,7 @@ wrote gather 51 51 0                       # 6 fewer, because no_shard gathers n
 # context 2: 3 kinds (two heads: a2a, too) x 4 x 3 x 3; long sequences are shared out without being asked
 sweep context context_parallel_size=2 || fail "sweep context"
 wrote context 108 108 0
-grep -q ',2,a2a,1,1,[01],[01]$' "$work/context/sweep.csv" || fail "no a2a"
+grep -q ',2,a2a,1,1,[01],[01],2,' "$work/context/sweep.csv" || fail "no a2a"
 sweep kind context_parallel_size=2 'cp_comm_type=[allgather]' recompute_granularity=none micro_batch_size=1 --measure 1 --rounds 1 \
     --steps 3 || fail "sweep kind"
 wrote kind 4 4 1
@@ -69,7 +69,7 @@ wrote experts 14 14 0
 # shellcheck disable=SC2086
 sweep expert $experts expert_model_parallel_size=2 pipeline_model_parallel_size=1 --measure 1 --rounds 1 --steps 3 || fail "sweep expert"
 wrote expert 5 5 1
-[ "$(grep -c ',2,1,[01],[01]$' "$work/expert/sweep.csv")" = 5 ] || fail "another ep than 2"
+[ "$(grep -c ',2,1,[01],[01],2,' "$work/expert/sweep.csv")" = 5 ] || fail "another ep than 2"
 grep -q '^  expert_model_parallel_size: 2$' "$work/out" || fail "the winner does not say its expert ranks"
 sed 's/memory_gib: 4/memory_gib: 1.001/' "$work/machine.yaml" > "$work/little.yaml"
 "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/little.yaml" --world 2 -o "$work/little" > "$work/out" 2> "$work/err" ||

@@ -69,4 +69,93 @@ done
 cp "$work/plain.yaml" "$work/gpt.yaml"
 sweep none --world 4 tensor_model_parallel_size=3
 [ $? = 2 ] && grep -q '^error\[sweep\] no layout of 4 ranks is legal .* or a size that is given' "$work/err" || fail "three of four ranks"
+
+# several worlds: one list, efficiency beside the best of the smallest world; a world where nothing is legal is none
+sweep worlds --world 8,2,6,4 tensor_model_parallel_size=2 recompute_granularity=none || fail "worlds"
+csv=$work/worlds/sweep.csv
+awk -F, -v ms="$(column predicted_ms)" -v world="$(column world)" -v speed="$(column predicted_tokens_per_second)" \
+    -v e="$(column predicted_efficiency_percent)" -v measured="$(column measured_tokens_per_second)" '
+    NR > 1 { n[$world]++; if ($measured != "") bad = "measured" }
+    NR > 1 && $speed > 0 { of[NR] = $speed / $world; percent[NR] = $e; if ($world == 2 && of[NR] > base) base = of[NR]
+        if ($ms < last) bad = "order"; last = $ms; d = $speed * $ms / 1e3 / (16 * 128); if (d < 0.99999 || d > 1.00001) bad = "speed" }
+    END { for (i in of) { d = percent[i] - 100 * of[i] / base; if (d > 1e-3 || d < -1e-3) bad = "efficiency " i " " percent[i] }
+          if (n[2] < 2 || n[4] < 4 || n[8] < 8 || n[6] || bad) { print bad, n[2], n[4], n[6], n[8]; exit 1 } }' "$csv" > "$work/err" || fail worlds
+grep -q '^ *2 *16 .* 100.0 %$' "$work/out" && grep -q '^0 legal layouts of 6 ranks' "$work/out" || fail "$(cat "$work/out")"
+grep -q 'The best layout of each world' "$work/worlds/sweep.html" || fail "no table of the worlds"
+# weak scaling: each world has its share of the batch
+sweep weak --world 2,3,4 --weak-scaling pipeline_model_parallel_size=1 recompute_granularity=none || fail "weak"
+cut -d, -f20,21 "$work/weak/sweep.csv" | sort -u | tr '\n' ';' > "$work/err"
+grep -q '^2,16;3,24;4,32;world,global_batch_size;$' "$work/err" || fail "batches"
+sweep weak --world 4,3 --weak-scaling && fail "16 x 4 / 3 sequences"
+grep -q '^error\[sweep\] --weak-scaling cannot give 4 ranks 4/3 of the batch of 16' "$work/err" || fail "no word of the batch"
+
+# objectives: who has no price or no watts is told which key; the order is that of the cost
+for objective in cost energy; do
+    key=price_per_hour
+    [ $objective = cost ] || key=watts
+    sweep none --world 2,4 --objective $objective
+    [ $? = 2 ] && grep -q "^error\[sweep\] --objective $objective needs .* $key.*; change: .*$key" "$work/err" || fail "$objective without $key"
+done
+sed -i 's/^device: {/&watts: 500, /; s/^machine: {/&price_per_hour: 3, /' "$work/slow.yaml"
+ordered() {        # COLUMN DEFINITION: the column goes upward, and is what the definition says
+    csv=$work/$3/sweep.csv
+    awk -F, -v at="$(column "$1")" -v world="$(column world)" -v speed="$(column predicted_tokens_per_second)" '
+        NR > 1 && $speed > 0 { x = '"$2"'; if ($at < last || $at > 1.00001 * x || $at < 0.99999 * x) { print NR, $at, x, last; exit 1 }
+            last = $at; worlds[$world] } END { exit !(NR > 9 && (2 in worlds) && (4 in worlds)) }' "$csv" > "$work/err" || fail "$1"
+}
+sweep cost --world 2,4 --objective cost || fail "cost"
+ordered predicted_cost_per_million_tokens '3 * $world / ($speed * 3600) * 1e6' cost
+sweep dear --world 2,4 --objective cost --price 30 || fail "dear"
+ordered predicted_cost_per_million_tokens '30 * $world / ($speed * 3600) * 1e6' dear
+sweep energy --world 2,4 --objective energy || fail "energy"
+ordered predicted_kwh_per_million_tokens '500 * $world / $speed / 3.6' energy
+sweep fast --world 2,4 || fail "tokens"
+[ "$(sed -n '2s/,.*//p' "$work/fast/sweep.csv")" ] && ! cmp -s "$work/fast/sweep.csv" "$work/cost/sweep.csv" || fail "cost changes nothing"
+
+# the smallest world: a layout of it fits, and of half of it none does, in a sweep of everything
+for gib in 1.2 1.1 1.05; do
+    sed "s/memory_gib: 4/memory_gib: $gib/" "$work/slow.yaml" > "$work/little.yaml"
+    "$TRAIN" sweep "$work/gpt.yaml" --machine "$work/little.yaml" --smallest-world --json > "$work/out" 2> "$work/err" ||
+        fail "smallest world of $gib GiB"
+    world=$(sed -n 's/^  "smallest_world": \([0-9]*\),/\1/p' "$work/out")
+    [ "$world" -gt 1 ] || fail "$gib GiB: $world"
+    echo "# $gib GiB: $world ranks"
+    for w in $world $((world / 2)); do
+        "$TRAIN" sweep "$work/gpt.yaml" --machine "$work/little.yaml" --world "$w" --json -o "$work/w" > "$work/out" 2> "$work/err" || fail "$w"
+        fit=$(sed -n 's/^  "fit": \([0-9]*\),/\1/p' "$work/out")
+        [ "$w" = "$world" ] && [ "$fit" -gt 0 ] || { [ "$w" != "$world" ] && [ "$fit" = 0 ]; } || fail "$gib GiB, $w ranks: $fit fit"
+    done
+done
+# published models in bf16 on H100, and that worlds may be named
+llama="position_embedding_type=rope normalization=RMSNorm activation=swiglu add_bias_linear=false vocab_size=32000 seq_length=4096
+    untie_embeddings_and_output_weights=true global_batch_size=1024"
+needs() {
+    ranks=$1
+    shift
+    # shellcheck disable=SC2086
+    "$TRAIN" sweep "$work/gpt.yaml" --machine h100 --smallest-world $llama "$@" > "$work/out" 2> "$work/err" || fail "$*"
+    grep -q "^$ranks ranks of h100: " "$work/out" || fail "$*: $(cat "$work/out")"
+}
+seven='num_layers=32 hidden_size=4096 num_attention_heads=32 ffn_hidden_size=11008'
+# shellcheck disable=SC2086
+{
+    needs 2 $seven
+    needs 3 $seven --world 12,3,6 global_batch_size=1026
+}
+needs 4 num_layers=40 hidden_size=5120 num_attention_heads=40 ffn_hidden_size=13824
+needs 16 num_layers=80 hidden_size=8192 num_attention_heads=64 num_query_groups=8 ffn_hidden_size=28672
+needs 128 num_layers=126 hidden_size=16384 num_attention_heads=128 num_query_groups=8 ffn_hidden_size=53248 --world 64,128
+
+refused() {
+    "$TRAIN" sweep "$work/gpt.yaml" "$@" > "$work/out" 2> "$work/err"
+    rc=$?
+    [ $rc = 2 ] && [ "$(grep -c '^error\[.*; change: ' "$work/err")" = 1 ] || fail "$*: $rc"
+}
+for list in 4,4 0 x 4, ,4 4,,2 99999 4x; do
+    refused --machine h100 --world $list
+done
+refused --machine h100 --objective speed
+refused --smallest-world
+refused --smallest-world --machine h100 --measure 1
+refused --smallest-world --machine h100 --world 1 hidden_size=16384 num_layers=100
 exit 0

@@ -45,17 +45,26 @@ static void check_csv(const json_t *rows, char *text)
         char *field[32];
         const json_t *row = json_array_get(rows, at);
         int n = split(line, field);
-        CHECK(n == 20, "%d fields in row %zu", n, at);
-        if (n != 20)
+        CHECK(n == 29, "%d fields in row %zu", n, at);
+        if (n != 29)
             return;
-        CHECK(atoi(field[16]) == value(row, "ep") && atoi(field[17]) == value(row, "etp"),
-              "row %zu: ep %s, etp %s", at, field[16], field[17]);
-        CHECK(atoi(field[14]) == value(row, "cp") &&
-                  !strcmp(field[15], json_string_value(json_object_get(row, "cp_comm_type"))),
-              "row %zu: cp %s %s", at, field[14], field[15]);
+        CHECK(atoi(field[15]) == value(row, "ep") && atoi(field[16]) == value(row, "etp"),
+              "row %zu: ep %s, etp %s", at, field[15], field[16]);
+        CHECK(atoi(field[13]) == value(row, "cp") &&
+                  !strcmp(field[14], json_string_value(json_object_get(row, "cp_comm_type"))),
+              "row %zu: cp %s %s", at, field[13], field[14]);
         CHECK(atoi(field[0]) == value(row, "tp") && atoi(field[4]) == value(row, "dp") &&
               atoi(field[6]) == value(row, "micro_batch_size"),
               "row %zu is another layout than in the JSON", at);
+        /* measured and predicted numbers stand in columns of their own */
+        static const struct { int at; const char *key; } rates[] = {
+            {21, "predicted_tokens_per_second"}, {22, "measured_tokens_per_second"},
+            {23, "predicted_efficiency_percent"}, {27, "predicted_kwh_per_million_tokens"}};
+        for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
+            CHECK(fabs(atof(field[rates[i].at]) - value(row, rates[i].key)) <= 1e-5 * value(row, rates[i].key),
+                  "row %zu: %s %s", at, rates[i].key, field[rates[i].at]);
+        double seconds = value(row, "measured_ms") / 1e3;
+        CHECK(seconds > 0 ? *field[22] != 0 : *field[22] == 0, "row %zu: measured tokens/s '%s'", at, field[22]);
         CHECK(fabs(atof(field[8]) - value(row, "predicted_ms")) <= 1e-5 * value(row, "predicted_ms"),
               "row %zu: %s", at, field[8]);
         CHECK(fabs(atof(field[9]) - value(row, "measured_ms")) <= 1e-5 * value(row, "measured_ms"),
