@@ -55,8 +55,8 @@ static int swept_at(int option)
 /* The configuration without the sizes that layouts get, and its command line. */
 typedef struct { const Config *c; char **line; int n, alone; } Rest;
 
-/* Leaves out the sizes of the command line; where those of the file break a rule, sizes of one rank take their
- * place (alone). */
+/* Leaves out the sizes of the command line; where those of the file break a rule, sizes of one rank take
+ * their place (alone). */
 static Rest load_rest(const Sweep *s)
 {
     Rest r = {.line = keep_alloc((size_t)s->nargs + SWEPT, sizeof *r.line)};
@@ -96,14 +96,18 @@ static void take_fixed(Sweep *s, int alone)
     const Config *c = read_fixed(s);
     s->fixed = c->cp_comm_type.n > 1 ? FIXED_KIND : 0;         /* a kind for each layer */
     s->only = (SweepLayout){.tp = (int)c->tensor_model_parallel_size,
-                       .rows = c->sequence_parallel, .pp = (int)c->pipeline_model_parallel_size,
-                       .v = (int)c->num_virtual_stages_per_pipeline_rank,
-                       .cp = (int)c->context_parallel_size,
-                       .ep = (int)c->expert_model_parallel_size,
-                       .zero = c->data_parallel_sharding_strategy, .micro = (int)c->micro_batch_size,
-                       .recompute = c->recompute_granularity,
-                       .overlap = c->overlap_param_gather ? c->overlap_grad_reduce ? OVERLAP_ALL : OVERLAP_PARAMS
-                                  : c->overlap_grad_reduce ? OVERLAP_GRADS : OVERLAP_NONE};
+                            .rows = c->sequence_parallel,
+                            .pp = (int)c->pipeline_model_parallel_size,
+                            .v = (int)c->num_virtual_stages_per_pipeline_rank,
+                            .cp = (int)c->context_parallel_size,
+                            .ep = (int)c->expert_model_parallel_size,
+                            .zero = c->data_parallel_sharding_strategy,
+                            .micro = (int)c->micro_batch_size,
+                            .recompute = c->recompute_granularity,
+                            .overlap = c->overlap_param_gather
+                                           ? c->overlap_grad_reduce ? OVERLAP_ALL : OVERLAP_PARAMS
+                                       : c->overlap_grad_reduce ? OVERLAP_GRADS
+                                                                : OVERLAP_NONE};
     if (c->given[OPT_pipeline_schedule])
         s->schedule = options[OPT_pipeline_schedule].choices[c->pipeline_schedule];
     for (int i = 0; i < s->nargs; i++) {
@@ -174,9 +178,10 @@ static int worlds_of(Args *a, int world[WORLDS], int *given)
         for (int i = 0; i < n; i++)
             ok &= world[i] != w;
         if (!ok)
-            die(EXIT_CONFIG, "usage", "train sweep --world %s: expected numbers of ranks from 1 to %d, each once, "
-                "at most %d of them with commas between; change: for example --world 8,16,32", list, WORLD_MOST,
-                WORLDS);
+            die(EXIT_CONFIG, "usage",
+                "train sweep --world %s: expected numbers of ranks from 1 to %d, each once, "
+                "at most %d of them with commas between; change: for example --world 8,16,32",
+                list, WORLD_MOST, WORLDS);
         world[n++] = (int)w;
         c = *end ? end + 1 : NULL;
     } while (c);
@@ -240,15 +245,15 @@ static json_t *row_of(const Sweep *s, const SweepLayout *l)
     static const char *const kinds[TIMES] = {"predicted", "measured"};
     int known = l->state != LAYOUT_LARGER;
     char kind[24];
-    json_t *j = json_pack("{s:i s:i s:i s:b s:i s:i s:i s:s s:i s:i s:i s:s s:i s:s s:b s:b}", "world", l->world,
-                          "global_batch_size", (int)l->batch, "tp", l->tp, "sp", l->rows, "pp", l->pp, "v",
-                          l->v, "cp", l->cp, "cp_comm_type", layout_kind(s, l, kind), "ep", l->ep, "etp",
-                          l->etp, "dp", l->dp, "zero", layout_zero[l->zero], "micro_batch_size", l->micro,
-                          "recompute", layout_recompute[l->recompute], "overlap_grad_reduce",
+    json_t *j = json_pack("{s:i s:i s:i s:b s:i s:i s:i s:s s:i s:i s:i s:s s:i s:s s:b s:b}", "world",
+                          l->world, "global_batch_size", (int)l->batch, "tp", l->tp, "sp", l->rows, "pp",
+                          l->pp, "v", l->v, "cp", l->cp, "cp_comm_type", layout_kind(s, l, kind), "ep", l->ep,
+                          "etp", l->etp, "dp", l->dp, "zero", layout_zero[l->zero], "micro_batch_size",
+                          l->micro, "recompute", layout_recompute[l->recompute], "overlap_grad_reduce",
                           overlap_grads(l->overlap), "overlap_param_gather", overlap_params(l->overlap));
     json_object_update_new(j, json_pack("{s:o s:o s:i s:o s:o s:b s:s}", "predicted_ms", number(l->predicted),
-                                        "measured_ms", number(layout_measured(l)), "rounds", l->rounds, "bubble",
-                                        known ? json_number(l->bubble) : json_null(), "memory",
+                                        "measured_ms", number(layout_measured(l)), "rounds", l->rounds,
+                                        "bubble", known ? json_number(l->bubble) : json_null(), "memory",
                                         known ? json_integer((json_int_t)l->memory) : json_null(), "fits",
                                         l->state == LAYOUT_FITS, "state", layout_state(l)));
     for (int i = 0; i < RATES * TIMES; i++)
@@ -297,12 +302,14 @@ static json_t *worlds_json(const Sweep *s)
     for (int i = 0; i < s->nworlds; i++) {
         const SweepWorld *w = &s->worlds[i];
         const SweepLayout *p = sweep_best_of(s, w->world, PREDICTED);
-        json_array_append_new(list, json_pack("{s:i s:I s:i s:i s:I s:o s:o s:o}", "world", w->world,
-            "global_batch_size", (json_int_t)w->batch, "legal", w->legal, "fit", w->fit, "memory_of_a_rank",
-            (json_int_t)w->room, "best_predicted_ms", number(p ? p->predicted : 0), "predicted_tokens_per_second",
-            p ? json_number(layout_rate(s, p, RATE_TOKENS, PREDICTED)) : json_null(),
-            "predicted_efficiency_percent",
-            p ? json_number(layout_rate(s, p, RATE_EFFICIENCY, PREDICTED)) : json_null()));
+        json_array_append_new(
+            list, json_pack("{s:i s:I s:i s:i s:I s:o s:o s:o}", "world", w->world, "global_batch_size",
+                            (json_int_t)w->batch, "legal", w->legal, "fit", w->fit, "memory_of_a_rank",
+                            (json_int_t)w->room, "best_predicted_ms", number(p ? p->predicted : 0),
+                            "predicted_tokens_per_second",
+                            p ? json_number(layout_rate(s, p, RATE_TOKENS, PREDICTED)) : json_null(),
+                            "predicted_efficiency_percent",
+                            p ? json_number(layout_rate(s, p, RATE_EFFICIENCY, PREDICTED)) : json_null()));
     }
     return list;
 }
@@ -321,7 +328,8 @@ static json_t *as_json(const Sweep *s, const Hint *hint, int n)
                      objective_name[s->objective], "global_batch_size", (json_int_t)s->batch, "seq_length",
                      (json_int_t)s->seq, "memory_of_a_rank",
                      one ? json_integer((json_int_t)s->worlds[0].room) : json_null(), "legal", s->n, "fit",
-                     s->fit, "winner", winner_of(s), "hints", lines, "worlds", worlds_json(s), "layouts", rows);
+                     s->fit, "winner", winner_of(s), "hints", lines, "worlds", worlds_json(s), "layouts",
+                     rows);
 }
 
 /* Prints the average error of the prediction, and how much worse its best layout is than the best one. */
@@ -413,7 +421,8 @@ static void print_worlds(const Sweep *s)
            "fit", "predicted ms", "tokens/s", "efficiency", measured ? "   measured ms efficiency" : "");
     for (int i = 0; i < s->nworlds; i++) {
         const SweepWorld *w = &s->worlds[i];
-        const SweepLayout *p = sweep_best_of(s, w->world, PREDICTED), *m = sweep_best_of(s, w->world, MEASURED);
+        const SweepLayout *p = sweep_best_of(s, w->world, PREDICTED),
+                          *m = sweep_best_of(s, w->world, MEASURED);
         printf("  %8d %10lld %8d %8d", w->world, (long long)w->batch, w->legal, w->fit);
         if (p)
             printf(" %14.1f %14.0f %8.1f %%", p->predicted, layout_rate(s, p, RATE_TOKENS, PREDICTED),
@@ -497,9 +506,10 @@ static void die_illegal(const Sweep *s, const int *world, int n)
     char list[WORLDS * 7] = "";
     for (int i = 0; i < n; i++)
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%d", i ? ", " : "", world[i]);
-    die(EXIT_CONFIG, "sweep", "no layout of %s ranks is legal for %s with a batch of %lld%s; change: --world, "
-        "the batch size%s; `train plan` with one layout says which rule it breaks", list, s->path,
-        (long long)s->batch, s->fixed ? " and the sizes given" : "",
+    die(EXIT_CONFIG, "sweep",
+        "no layout of %s ranks is legal for %s with a batch of %lld%s; change: --world, "
+        "the batch size%s; `train plan` with one layout says which rule it breaks",
+        list, s->path, (long long)s->batch, s->fixed ? " and the sizes given" : "",
         s->fixed ? " or a size that is given" : "");
 }
 
@@ -511,9 +521,10 @@ static void scale_batch(Sweep *s, const Config *c, const int *world, int n)
         least = world[i] < least ? world[i] : least;
     int64_t batch = c->batch_step[c->batch_steps - 1].batch;
     if (c->batch_steps > 1 || batch * s->world % least)
-        die(EXIT_CONFIG, "sweep", "--weak-scaling cannot give %d ranks %d/%d of the batch of %lld sequences; "
-            "change: a global_batch_size that divides so, without step_batch_size_schedule", s->world, s->world,
-            least, (long long)batch);
+        die(EXIT_CONFIG, "sweep",
+            "--weak-scaling cannot give %d ranks %d/%d of the batch of %lld sequences; "
+            "change: a global_batch_size that divides so, without step_batch_size_schedule",
+            s->world, s->world, least, (long long)batch);
     s->args[s->nargs++] = xasprintf("global_batch_size=%lld", (long long)(batch * s->world / least));
     s->batch = batch * s->world / least;
 }

@@ -65,8 +65,9 @@ static void answer(const Sweep *s, json_t *tried, int json)
     for (int i = 0, n = layout_args(s, l, text); i < n; i++)
         json_array_append_new(args, json_string(text[i]));
     if (json) {
-        json_print(stdout, json_pack("{s:i s:s s:O s:I s:O}", "smallest_world", s->world, "machine", s->machine,
-                                     "worlds", tried, "memory", (json_int_t)l->memory, "layout", args),
+        json_print(stdout,
+                   json_pack("{s:i s:s s:O s:I s:O}", "smallest_world", s->world, "machine", s->machine,
+                             "worlds", tried, "memory", (json_int_t)l->memory, "layout", args),
                    JSON_INDENT(2));
     } else {
         printf("%d rank%s of %s: the smallest of these worlds in which a layout fits\n", s->world,
@@ -85,10 +86,12 @@ void sweep_smallest(const Sweep *s, const Config *c, const int *world, int n, in
     json_t *tried = json_array();
     int count = world ? n : 31, *order = xcalloc((size_t)count, sizeof *order);
     if (!s->machine)
-        die(EXIT_CONFIG, "usage", "train sweep --smallest-world asks about the memory of a machine; change: give "
+        die(EXIT_CONFIG, "usage",
+            "train sweep --smallest-world asks about the memory of a machine; change: give "
             "--machine, for example --machine h100");
     if (s->measure || s->weak || s->objective != OBJECTIVE_TOKENS)
-        die(EXIT_CONFIG, "usage", "train sweep --smallest-world measures and ranks nothing; change: leave out "
+        die(EXIT_CONFIG, "usage",
+            "train sweep --smallest-world measures and ranks nothing; change: leave out "
             "--measure, --weak-scaling and --objective, and sweep the world that it finds");
     for (int i = 0; i < count; i++)
         order[i] = world ? world[i] : 1 << i;
@@ -113,7 +116,9 @@ void sweep_smallest(const Sweep *s, const Config *c, const int *world, int n, in
             return;
         }
     }
-    die(EXIT_CONFIG, "sweep", "%s fits none of the worlds that were tried on %s; change: a larger --world, a machine "
+    die(EXIT_CONFIG, "sweep",
+        "%s fits none of the worlds that were tried on %s; change: a larger --world, a machine "
         "with more memory per rank, or keys that need less (optimizer_cpu_offload, main_grads_dtype, a "
-        "larger global_batch_size for more data ranks)", s->path, s->machine);
+        "larger global_batch_size for more data ranks)",
+        s->path, s->machine);
 }

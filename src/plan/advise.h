@@ -24,8 +24,8 @@ typedef struct {
  * Returns their number. Not collective. */
 int advise(Advice best[ADVICES], const char *path, int nargs, char **args, int world, const Machine *m,
            double step);
-/* Predicts a configuration with `text` added, one change or two with a blank between; fills *c. Returns 0 when
- * that is not legal, or does not fit. */
+/* Predicts a configuration with `text` added, one change or two with a blank between; fills *c. Returns 0
+ * when that is not legal, or does not fit. */
 int advise_try(Advice *c, const char *path, int nargs, char **args, int world, const Machine *m,
                const char *text);
 #endif

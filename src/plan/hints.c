@@ -45,13 +45,14 @@ int hints(Hint out[HINTS], const HintAsk *ask)
     t = (int)c->tensor_model_parallel_size;
     ranks = ask->m ? (int)ask->m->ranks : ask->world;
     if (t > 1 && ranks < ask->world && crosses_hosts(c, ranks))
-        HINT("tensor groups of %d ranks cross hosts of %d, so every layer waits for the network; change: %s", t,
-             ranks, ranks % t ? textf("tensor_model_parallel_size=%d", gcd(t, ranks))
-                              : "rank_order with tp first");
+        HINT("tensor groups of %d ranks cross hosts of %d, so every layer waits for the network; change: %s",
+             t, ranks,
+             ranks % t ? textf("tensor_model_parallel_size=%d", gcd(t, ranks)) : "rank_order with tp first");
     if (p > 1 && m < PER_RANK * p && ask->bubble > BUBBLE_SMALL)
-        HINT("%d microbatches for %d pipeline ranks leave a bubble of %.1f %%; change: %d microbatches or more "
-             "(global_batch_size, micro_batch_size), or fewer pipeline ranks%s", m, p,
-             100 * ask->bubble, PER_RANK * p,
+        HINT("%d microbatches for %d pipeline ranks leave a bubble of %.1f %%; change: %d microbatches or "
+             "more "
+             "(global_batch_size, micro_batch_size), or fewer pipeline ranks%s",
+             m, p, 100 * ask->bubble, PER_RANK * p,
              c->pipeline_schedule == PIPELINE_SCHEDULE_ZB_V ? "" : ", or pipeline_schedule=zb-v");
     long twice = 2 * (long)c->micro_batch_size;
     if (ask->m && m % 2 == 0 && (p == 1 || m / 2 >= PER_RANK * p) &&
@@ -59,10 +60,12 @@ int hints(Hint out[HINTS], const HintAsk *ask)
         HINT("%d microbatches are more than needed: with twice the micro batch a step takes %.2f ms in place "
              "of %.2f, and %.1f GiB; change: micro_batch_size=%ld", m, 1e3 * a.step, 1e3 * ask->step,
              (double)a.memory / (1 << 30), twice);
-    if (ask->m && m > 1 && c->data_parallel_sharding_strategy >= DATA_PARALLEL_SHARDING_STRATEGY_OPTIM_GRADS &&
+    if (ask->m && m > 1 &&
+        c->data_parallel_sharding_strategy >= DATA_PARALLEL_SHARDING_STRATEGY_OPTIM_GRADS &&
         pays(&a, ask, "data_parallel_sharding_strategy=optim"))
-        HINT("gradients are reduced after each of %d microbatches; with optim, once a step, a step takes %.2f "
-             "ms in place of %.2f, and %.1f GiB; change: data_parallel_sharding_strategy=optim", m,
-             1e3 * a.step, 1e3 * ask->step, (double)a.memory / (1 << 30));
+        HINT(
+            "gradients are reduced after each of %d microbatches; with optim, once a step, a step takes %.2f "
+            "ms in place of %.2f, and %.1f GiB; change: data_parallel_sharding_strategy=optim",
+            m, 1e3 * a.step, 1e3 * ask->step, (double)a.memory / (1 << 30));
     return n;
 }

@@ -167,7 +167,8 @@ static int is_least(const Sweep *s, const SweepLayout *l)
 static int wanted(const Sweep *s, const SweepLayout *l)
 {
     const SweepLayout *o = &s->only;
-    return (!s->least || is_least(s, l)) && !((s->fixed & FIXED_TP && l->tp != o->tp) || (s->fixed & FIXED_PP && l->pp != o->pp) ||
+    return (!s->least || is_least(s, l)) &&
+           !((s->fixed & FIXED_TP && l->tp != o->tp) || (s->fixed & FIXED_PP && l->pp != o->pp) ||
              (s->fixed & FIXED_ROWS && l->rows != (o->rows && l->tp > 1)) ||
              (s->fixed & FIXED_CP && l->cp != o->cp) ||
              (s->fixed & FIXED_V && l->v != (l->pp > 1 ? o->v : 1)) ||

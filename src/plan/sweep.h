@@ -58,7 +58,7 @@ typedef struct {
     LayoutState state;
     double predicted, bubble;      /* ms of a step; its bubble rate */
     double exposed;                /* ms of it that a rank waits for the data group, at most */
-    double sent;                   /* ms that messages of the data group are under way, of the rank with most */
+    double sent; /* ms that messages of the data group are under way, of the rank with most */
     int64_t memory;                /* bytes of the fullest rank */
     uint64_t id;                   /* hash of the settings, by which measured rows are found again */
     double measured;               /* ms of the fastest step; 0: not measured, or failed */
@@ -98,12 +98,24 @@ typedef struct {
     double price, watts;           /* of an hour of a rank; of a rank; NAN: not known */
     SweepWorld *worlds;            /* [nworlds] whose layouts are in `layout`; world is that of the first */
     int nworlds, weak;             /* weak: bool: the batch grows with the world */
-    double alone[TIMES];           /* tokens/s of a rank in the best layout of the smallest world that has one */
+    double alone[TIMES]; /* tokens/s of a rank in the best layout of the smallest world that has one */
 } Sweep;
 
-enum { FIXED_TP = 1, FIXED_ROWS = 2, FIXED_PP = 4, FIXED_V = 8, FIXED_ZERO = 16, FIXED_MICRO = 32,
-      FIXED_RECOMPUTE = 64, FIXED_CP = 128, FIXED_KIND = 256, FIXED_EP = 512, FIXED_ETP = 1024, FIXED_GRADS = 2048,
-      FIXED_PARAMS = 4096 };
+enum {
+    FIXED_TP = 1,
+    FIXED_ROWS = 2,
+    FIXED_PP = 4,
+    FIXED_V = 8,
+    FIXED_ZERO = 16,
+    FIXED_MICRO = 32,
+    FIXED_RECOMPUTE = 64,
+    FIXED_CP = 128,
+    FIXED_KIND = 256,
+    FIXED_EP = 512,
+    FIXED_ETP = 1024,
+    FIXED_GRADS = 2048,
+    FIXED_PARAMS = 4096
+};
 
 #define CONTEXT_LEAST 4096
 #define OVERLAP_BEST 50
@@ -145,8 +157,8 @@ void sweep_plan(Sweep *s, const Config *c);
  * to dir/sweep.jsonl before the next launch. A result found there for the same identity is not measured
  * again, unless it was over fewer steps, or timed out with a shorter timeout. */
 void sweep_measure(Sweep *s);
-/* Bytes of parameters, gradients and optimizer state of the whole model, as one rank would have them: however they
- * are shared out, each is somewhere. 0: one rank cannot have the model. */
+/* Bytes of parameters, gradients and optimizer state of the whole model, as one rank would have them:
+ * however they are shared out, each is somewhere. 0: one rank cannot have the model. */
 int64_t sweep_state(const Sweep *s);
 /* Reads price and watts of the machine; price: the command line's, or NAN. Dies with EXIT_CONFIG when the
  * objective needs what is not there. */

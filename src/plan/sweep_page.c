@@ -131,9 +131,10 @@ static void put_table(FILE *f, const Sweep *s, Group g)
     size_t size;
     FILE *rows = xmemstream(&text, &size);
     fprintf(rows, "ranks\ttensor ranks\tsequence parallel\tpipeline ranks\tchunks a rank\tcontext ranks\t"
-            "expert ranks\texpert tensor ranks\tdata ranks\tsharding\toverlap\tmicro batch, sequences\trecompute\t"
-            "predicted ms\tmeasured ms\t"
-            "predicted off by %%\tbubble %%\tmemory GiB a rank");
+                  "expert ranks\texpert tensor ranks\tdata ranks\tsharding\toverlap\tmicro batch, "
+                  "sequences\trecompute\t"
+                  "predicted ms\tmeasured ms\t"
+                  "predicted off by %%\tbubble %%\tmemory GiB a rank");
     for (int i = 0; i < RATES; i++)
         if (sweep_has_rate(s, (RateKind)i))
             fprintf(rows, "\tpredicted %s\tmeasured %s", rate_title[i], rate_title[i]);
@@ -143,10 +144,9 @@ static void put_table(FILE *f, const Sweep *s, Group g)
         int planned = l->predicted > 0, measured = layout_measured(l) > 0;
         const char *ms = l->predicted < 10 ? "%.3f" : "%.1f";
         char kind[24];
-        fprintf(rows, "%d\t%d\t%s\t%d\t%d\t%d %s\t%d\t%d\t%d\t%s\t%s\t%d\t%s", l->world, l->tp, l->rows ? "yes" : "", l->pp,
-                l->v,
-                l->cp, layout_kind(s, l, kind), l->ep, l->etp, l->dp, layout_zero[l->zero],
-                layout_overlap[l->overlap], l->micro, layout_recompute[l->recompute]);
+        fprintf(rows, "%d\t%d\t%s\t%d\t%d\t%d %s\t%d\t%d\t%d\t%s\t%s\t%d\t%s", l->world, l->tp,
+                l->rows ? "yes" : "", l->pp, l->v, l->cp, layout_kind(s, l, kind), l->ep, l->etp, l->dp,
+                layout_zero[l->zero], layout_overlap[l->overlap], l->micro, layout_recompute[l->recompute]);
         cell(rows, '\t', ms, l->predicted, planned);
         cell(rows, '\t', ms, layout_measured(l), measured);
         cell(rows, '\t', "%+.1f", 100 * (l->predicted / layout_measured(l) - 1), measured);
@@ -186,7 +186,8 @@ static void put_worlds(FILE *f, const Sweep *s)
             "predicted tokens/s\tpredicted efficiency %%\tmeasured efficiency %%\n");
     for (int i = 0; i < s->nworlds; i++) {
         const SweepWorld *w = &s->worlds[i];
-        const SweepLayout *p = sweep_best_of(s, w->world, PREDICTED), *m = sweep_best_of(s, w->world, MEASURED);
+        const SweepLayout *p = sweep_best_of(s, w->world, PREDICTED),
+                          *m = sweep_best_of(s, w->world, MEASURED);
         fprintf(rows, "%d\t%lld\t%d\t%d", w->world, (long long)w->batch, w->legal, w->fit);
         cell(rows, '\t', "%.1f", p ? p->predicted : 0, p != NULL);
         cell(rows, '\t', "%.1f", m ? layout_measured(m) : 0, m != NULL);

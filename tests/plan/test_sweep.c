@@ -61,10 +61,12 @@ static void check_csv(const json_t *rows, char *text)
             {21, "predicted_tokens_per_second"}, {22, "measured_tokens_per_second"},
             {23, "predicted_efficiency_percent"}, {27, "predicted_kwh_per_million_tokens"}};
         for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
-            CHECK(fabs(atof(field[rates[i].at]) - value(row, rates[i].key)) <= 1e-5 * value(row, rates[i].key),
+            CHECK(fabs(atof(field[rates[i].at]) - value(row, rates[i].key)) <=
+                      1e-5 * value(row, rates[i].key),
                   "row %zu: %s %s", at, rates[i].key, field[rates[i].at]);
         double seconds = value(row, "measured_ms") / 1e3;
-        CHECK(seconds > 0 ? *field[22] != 0 : *field[22] == 0, "row %zu: measured tokens/s '%s'", at, field[22]);
+        CHECK(seconds > 0 ? *field[22] != 0 : *field[22] == 0, "row %zu: measured tokens/s '%s'", at,
+              field[22]);
         CHECK(fabs(atof(field[8]) - value(row, "predicted_ms")) <= 1e-5 * value(row, "predicted_ms"),
               "row %zu: %s", at, field[8]);
         CHECK(fabs(atof(field[9]) - value(row, "measured_ms")) <= 1e-5 * value(row, "measured_ms"),
