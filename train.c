@@ -3,6 +3,7 @@
 #include "commands.h"
 #include "config_table.h"
 #include "hang.h"
+#include "hints.h"
 #include "job.h"
 #include "memory_copies.h"
 #include "save_time.h"
@@ -139,6 +140,12 @@ static void print_start(const Training *t)
     if (run_fp8_text(t->cfg, r->plan.fp8_recast))
         printf("fp8: %s\n", run_fp8_text(t->cfg, r->plan.fp8_recast));
     start_print(stdout, r);
+    Hint hint[HINTS];
+    int hinted = hints(hint, &(HintAsk){.c = t->cfg, .world = t->cfg->world,
+                                        .microbatches = r->plan.lists[t->cfg->batch_steps - 1].m,
+                                        .bubble = r->plan.sim.rate});
+    for (int i = 0; i < hinted; i++)
+        printf("hint: %s\n", hint[i].text);
     printf("memory of rank 0: parameters %.1f MB, gradients %.1f, optimizer %.1f, activations %.1f, buffers "
            "%.1f: %.1f MB in all, %.1f of the host\n", (double)m->parameters / 1e6,
            (double)m->gradients / 1e6, (double)m->optimizer / 1e6, (double)m->activations / 1e6,

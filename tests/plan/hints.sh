@@ -68,6 +68,16 @@ printf 'machine: {name: small, like: a100-80gb}\ndevice: {memory_gib: 9}\n' > "$
 hint 'reduced after' 0 data_parallel_sharding_strategy=optim_grads_params --machine "$work/small.yaml"
 grep -q ': fits$' "$work/out" || fail "as it is, it does not fit"
 
+# a run says at its start what needs no machine
+. tests/tiny.sh
+"$TRAIN" tokenize src/plan/hints.c -o "$work/corpus" > /dev/null 2>&1 || fail "no corpus"
+tiny "$work/tiny.yaml" model.num_layers=4 train.train_iters=1 train.global_batch_size=16
+run() { TRAIN=$TRAIN scripts/launch -n 2 "$work/tiny.yaml" "save=$work/run" overwrite=true "$@" > "$work/out" 2>&1 || fail "run $*"; }
+run pipeline_model_parallel_size=2 global_batch_size=2
+[ "$(grep -c '^hint: 2 microbatches for 2 pipeline ranks leave a bubble of .*; change: 8 microbatches or more' "$work/out")" = 1 ] || fail "at the start"
+run pipeline_model_parallel_size=2 global_batch_size=16
+! grep -q '^hint' "$work/out" || fail "a hint with enough microbatches"
+
 # a sweep says them of its winner
 "$TRAIN" sweep "$work/gpt.yaml" --world 32 --machine a100-80gb -o "$work/sweep" tensor_model_parallel_size=16 pipeline_model_parallel_size=2 \
     global_batch_size=4 > "$work/out" 2>&1 || fail "sweep"
