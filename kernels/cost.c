@@ -196,6 +196,19 @@ OPS(X)
     MOVES(fp8_act, (delayed ? 1 : 2) * (bytes_of(h) + bytes_of(da)) +                                        \
                        (da.rows || !act_gated(kind) ? 1 : 0.5) * elements(h) *                               \
                            (!!y + !!yt ? !!y + !!yt : 2))
+/* with a delayed scale one pass, like add_norm_fwd; else statistics and the largest magnitude come first */
+#define COST_fp8_norm                                                                                        \
+    if (unfused(d) || separate(d)) {                                                                         \
+        Mat ln = mat(NULL, x.rows, x.cols, x.type);                                                          \
+        if (sum.rows)                                                                                        \
+            cost_add_norm_fwd(d, sum, ln, stats, x, res, drop, gain, bias, eps, kind);                       \
+        else                                                                                                 \
+            cost_norm_fwd(d, ln, stats, x, gain, bias, eps, kind, 1);                                        \
+        cost_fp8_cast(d, y, yt, ln, s, E4M3, delayed);                                                       \
+    } else {                                                                                                 \
+        MOVES(fp8_norm, bytes_of(sum) + bytes_of(stats) + bytes_of(x) + bytes_of(res) +                      \
+                            (delayed ? 0 : bytes_of(x)) + elements(x) * (!!y + !!yt ? !!y + !!yt : 2));      \
+    }
 /* tensor cores multiply FP8 at twice BF16's FLOP/s, a CPU as F32 */
 #define COST_fp8_matmul                                                                                      \
     MULTIPLIES(fp8_matmul, c, a.cols, sink_of(d)->fp8_as_f32 ? F32 : BF16, sink_of(d)->fp8_as_f32 ? 1 : 2,   \

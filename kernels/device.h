@@ -333,6 +333,22 @@ typedef struct {
      *   s, delayed               as fp8_cast's */                                                           \
     X(fp8_act, (Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s, int delayed),        \
       (d, y, yt, da, h, kind, s, delayed))                                                                   \
+    /* fp8_cast, in E4M3, of what a norm of one group makes, with the bits that it would have if it were     \
+     * stored: with sum add_norm_fwd's ln, else norm_fwd's y. cols is a multiple of 16.                      \
+     *   y, yt    out             as fp8_cast's, of the norm's result                                        \
+     *   sum      out     [T, H]  add_norm_fwd's y; absent: this is norm_fwd                                 \
+     *   stats    out     [T, 2]  real: mean and rstd of each row                                            \
+     *   x        in      [T, H]  BF16 or F16                                                                \
+     *   res      in      [T, H]  x's type; absent: 0                                                        \
+     *   drop     in              with sum: the mask                                                         \
+     *   gain     in      [1, H]  x's type                                                                   \
+     *   bias     in      [1, H]  x's type; absent for RMSNorm                                               \
+     *   eps      in              added to the variance                                                      \
+     *   kind     in              LayerNorm or RMSNorm                                                       \
+     *   s, delayed               as fp8_cast's */                                                           \
+    X(fp8_norm, (Device *d, void *y, void *yt, Mat sum, Mat stats, Mat x, Mat res, const Dropout *drop,      \
+                 Mat gain, Mat bias, double eps, NormKind kind, Fp8Scale *s, int delayed),                   \
+      (d, y, yt, sum, stats, x, res, drop, gain, bias, eps, kind, s, delayed))                               \
     /* c (+)= a b^T + bias, divided by the scales of a and b. Not both are E5M2. n and k are multiples of    \
      * 16.                                                                                                   \
      *   c     in/out  [m, n]  storage or real                                                               \

@@ -14,11 +14,17 @@ static void to_fp8(Device *d, void *y, void *yt, Mat x, const Unstored *a, Fp8Sc
         d->fp8_act(d, y, yt, a->da, a->h, a->kind, s, p.delayed);
     else
         d->fp8_cast(d, y, yt, x, s, format, p.delayed);
+    if (p.watch)
+        p.watch->see(p.watch->ctx, d, y, yt, x, a, s, format);
 }
 
-static void is_there(Device *d, Fp8Turned *t, Fp8Scale *s)
+void linear_turned_made(Device *d, Fp8Turned *t, Fp8Scale *s, int delayed)
 {
-    d->copy(d, t->inverse, mat(s ? &s->inverse : NULL, 1, 1, F32));
+    Mat inverse = mat(s ? &s->inverse : NULL, 1, 1, F32);
+    if (delayed)
+        t->inverse = inverse;
+    else
+        d->copy(d, t->inverse, inverse);
     BUG_ON(t->there);
     t->there = 1;
 }
@@ -31,7 +37,7 @@ static Mat8 cast(Device *d, Arena *scratch, Mat x, const Unstored *a, Fp8Scale *
     void *at = arena_take(scratch, (size_t)x.rows * (size_t)x.cols);
     to_fp8(d, at, both ? t->p : NULL, x, a, s, format, p);
     if (both)
-        is_there(d, t, s);
+        linear_turned_made(d, t, s, p.delayed);
     return (Mat8){at, x.rows, x.cols, format, s ? &s->inverse : NULL};
 }
 
@@ -51,7 +57,7 @@ static Mat8 turned(Device *d, Arena *scratch, Mat x, const Unstored *a, Fp8Scale
 void linear_turn(Device *d, Mat x, Precision p)
 {
     to_fp8(d, NULL, p.xt->p, x, p.xa, p.x, E4M3, p);
-    is_there(d, p.xt, p.x);
+    linear_turned_made(d, p.xt, p.x, p.delayed);
 }
 
 /* The FP8 copy of w: the kept one, or one in scratch. */
@@ -61,7 +67,7 @@ static Mat8 weight(Device *d, Arena *scratch, Mat w, int transposed, Precision p
     if (!k)
         return (transposed ? turned : cast)(d, scratch, w, NULL, p.w, E4M3, p, NULL);
     if (!k->there)
-        d->fp8_cast(d, k->plain, k->turned, w, p.w, E4M3, p.delayed);
+        to_fp8(d, k->plain, k->turned, w, NULL, p.w, E4M3, p);
     k->there = 1;
     return (Mat8){transposed ? k->turned : k->plain, transposed ? w.cols : w.rows,
                   transposed ? w.rows : w.cols, E4M3, p.w ? &p.w->inverse : NULL};
@@ -78,7 +84,9 @@ Factor linear_factor(Device *d, Arena *scratch, Mat w, Mat b, int forward, Preci
 Rows linear_rows(Device *d, Arena *scratch, Mat x, const Factor *f)
 {
     Rows r = {.x = x};
-    if (f->p.fp8)
+    if (f->p.fp8 && f->forward && f->p.x8)
+        r.x8 = *f->p.x8;
+    else if (f->p.fp8)
         r.x8 = f->forward ? cast(d, scratch, x, f->p.xa, f->p.x, E4M3, f->p, f->p.xt)
                           : cast(d, scratch, x, f->p.dya, f->p.dy, E5M2, f->p, f->p.dyt);
     return r;

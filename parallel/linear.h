@@ -26,11 +26,25 @@ typedef struct {
 /* Takes the memory of one from an arena, for a matrix [rows, cols]. */
 Fp8Turned linear_turned(Arena *from, int64_t rows, int64_t cols);
 
+/* Marks it as made, with scale s. With a delayed scale, which holds until the step ends, the inverse is that
+ * of s; else a copy. */
+void linear_turned_made(Device *d, Fp8Turned *t, Fp8Scale *s, int delayed);
+
 /* A matrix that is not stored: an activation makes it where it is cast to FP8. */
 typedef struct {
     Mat h, da;                 /* act_fwd's a from h; with da: act_bwd's dh */
     ActKind kind;
 } Unstored;
+
+/* Sees each matrix that is cast for a product, after the cast: for measurements. Local.
+ *   y, yt    in  FP8 rows and transposed rows, on the device; NULL: not made
+ *   x, made  in  the matrix: stored in x, or made from `made`, if that is not NULL
+ *   s        in  its scale */
+typedef struct {
+    void (*see)(void *ctx, Device *d, const void *y, const void *yt, Mat x, const Unstored *made,
+                const Fp8Scale *s, Fp8Format format);
+    void *ctx;
+} CastWatch;
 
 typedef struct {
     Fp8Scale *x, *w, *dy;      /* on the device; without fp8: unused */
@@ -40,6 +54,8 @@ typedef struct {
     Fp8Turned *xt, *dyt;       /* of x, of dy: with room, made by the product that multiplies all rows of it;
                                   NULL: the weight gradient makes its own */
     const Unstored *xa, *dya;  /* with fp8: what makes x, dy, which then are shapes alone; NULL: nothing */
+    const CastWatch *watch;    /* NULL: nothing watches */
+    const Mat8 *x8;            /* all rows of x in FP8, made before, x is a shape alone; NULL: they are not */
 } Precision;
 
 /* A gradient that products add to. there: bool: it has a value; where not, the first product overwrites

@@ -438,6 +438,7 @@ void cuda_open(Device *d, Dtype real, int index)
     c->lt = lt_open(lt_api(), c->gpu, c->compute, c->workspace, CUDA_WORKSPACE);
     cuda_attention_open(c);
     cuda_xent_open(c);
+    cuda_fp8_open(c);
 }
 
 static void close_events(cudaEvent_t *e, int n)

@@ -89,6 +89,12 @@ void cuda_await(Device *d, cudaEvent_t e);
  *   waited  in  seconds of this wait so far */
 void cuda_watch(Device *d, void (*watch)(double waited));
 
+/* The statistics of fp8_norm, and with sum that, in a pass of its own. Arguments as of fp8_norm. */
+void cuda_norm_stats(Device *d, Mat sum, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain, Mat bias,
+                     double eps, NormKind kind);
+/* fp8_norm with a delayed scale in one pass. Returns whether it did: rows may be too long or too short. */
+int cuda_fp8_norm_once(Device *d, void *y, void *yt, Mat sum, Mat stats, Mat x, Mat res, const Dropout *drop,
+                       Mat gain, Mat bias, double eps, NormKind kind, Fp8Scale *s);
 /* Adds the gradients of a norm's gain and bias, by a pass of its own over dy and x: for rows that norm_bwd's
  * one pass does not take. Arguments as of norm_bwd. */
 void cuda_norm_columns(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats, int groups);
@@ -97,9 +103,10 @@ void cuda_norm_columns(Device *d, Mat dgain, Mat dbias, Mat dy, Mat x, Mat stats
  *   part   in      [parts, n]  F32 */
 void cuda_add_parts(Cuda *c, Mat out, const float *part, int n, int parts);
 
-/* Ask for the shared memory that the kernels of attention and of xent need; called once, by cuda_open. */
+/* Ask for the shared memory that kernels of attention, xent and fp8_norm need; called once, by cuda_open. */
 void cuda_attention_open(const Cuda *c);
 void cuda_xent_open(const Cuda *c);
+void cuda_fp8_open(const Cuda *c);
 
 /* The ops: cuda_add, cuda_adam, ... */
 #define X(name, params, names) void cuda_##name params;

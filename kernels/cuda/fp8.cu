@@ -2,58 +2,17 @@
  * arXiv:2209.05433).
  *
  * cuBLASLt multiplies FP8 along rows only, so one pass over a matrix writes it as it is, transposed, or
- * both. The matrix is stored, or an activation makes it: its numbers are then rounded to storage first, so
- * that the bits are those of a matrix that was stored. The largest magnitude is an integer maximum of bits,
- * which is exact in any order. */
+ * both. The matrix is stored, or an activation or a norm makes it: its numbers are then rounded to storage
+ * first, so that the bits are those of a matrix that was stored. The largest magnitude is an integer maximum
+ * of bits, which is exact in any order. */
 #include "act.cuh"
-#include <cuda_fp8.h>
+#include "fp8.cuh"
+#include "norm.cuh"
 
 extern __shared__ __align__(16) char shared[];
 
 enum { THREADS = 256, TILE = 64, EIGHT = 8, PITCH = TILE + 4, AMAX_BLOCKS = 1024 };
 static_assert(TILE * TILE == THREADS * 16, "a thread writes 16 bytes of a transposed tile");
-
-template <Fp8Format F> struct Format;
-template <> struct Format<E4M3> {
-    static constexpr float largest = 448;
-    static const __nv_fp8_interpretation_t kind = __NV_E4M3;
-};
-template <> struct Format<E5M2> {
-    static constexpr float largest = 57344;
-    static const __nv_fp8_interpretation_t kind = __NV_E5M2;
-};
-
-__device__ __forceinline__ uint32_t largest_bits(uint32_t m, float x)
-{
-    uint32_t b = float_bits(x) & 0x7fffffffu;
-    return b > m ? b : m;
-}
-
-/* Returns the largest m of a block, in thread 0. */
-__device__ __forceinline__ uint32_t block_largest(uint32_t m)
-{
-    uint32_t *slot = (uint32_t *)shared;
-    int lane = (int)threadIdx.x % WARP;
-    for (int o = WARP / 2; o; o >>= 1) {
-        uint32_t other = __shfl_xor_sync(EVERY_LANE, m, o);
-        m = other > m ? other : m;
-    }
-    __syncthreads();           /* all have read the tile, which is in the same memory */
-    if (lane == 0)
-        slot[threadIdx.x / WARP] = m;
-    __syncthreads();
-    for (int i = 1; i < THREADS / WARP && threadIdx.x == 0; i++)
-        m = slot[i] > m ? slot[i] : m;
-    return m;
-}
-
-/* *amax = the larger of *amax and the block's largest m. */
-__device__ __forceinline__ void note_largest(uint32_t *amax, uint32_t m)
-{
-    m = block_largest(m);
-    if (threadIdx.x == 0)
-        atomicMax(amax, m);
-}
 
 /* Loads eight neighbours as floats; x is a multiple of eight elements. */
 template <class T> __device__ __forceinline__ void load_eight(float *f, const T *x)
@@ -73,13 +32,6 @@ template <class Type> struct Stored {
         load_eight(f[0], x + r * ld + c);
     }
 };
-
-template <class T> __device__ __forceinline__ float rounded(float x)
-{
-    T stored;
-    from_float(&stored, x);
-    return to_float(stored);
-}
 
 template <class Type, int KIND> struct Activated {
     typedef Type T;
@@ -120,6 +72,22 @@ template <class Type, int KIND> struct Gradient {
     }
 };
 
+/* Of a norm's input and its statistics. */
+template <class Type> struct Normed {
+    typedef Type T;
+    enum { PARTS = 1 };
+    Norm a;
+    __device__ __forceinline__ void get(float (&f)[PARTS][EIGHT], int64_t r, int64_t c) const
+    {
+        const float *stats = a.stats + r * a.ldstats;
+        load_eight(f[0], (const T *)a.x + r * a.ldx + c);
+        normed_piece<T>(f[0], a, {stats[0], stats[1]}, (int)c);
+#pragma unroll
+        for (int k = 0; k < EIGHT; k++)
+            f[0][k] = rounded<T>(f[0][k]);
+    }
+};
+
 template <class From> __global__ void __launch_bounds__(THREADS)
 k_fp8_amax(Fp8Scale *s, const From from, int64_t rows, int64_t eights)
 {
@@ -132,7 +100,7 @@ k_fp8_amax(Fp8Scale *s, const From from, int64_t rows, int64_t eights)
         for (int k = 0; k < From::PARTS * EIGHT; k++)
             m = largest_bits(m, f[k / EIGHT][k % EIGHT]);
     }
-    note_largest(&s->amax, m);
+    note_largest(&s->amax, m, (uint32_t *)shared);
 }
 
 /* Returns the scale for a largest magnitude: it becomes the format's largest number. 1 for 0 and not
@@ -140,36 +108,6 @@ k_fp8_amax(Fp8Scale *s, const From from, int64_t rows, int64_t eights)
 __device__ __forceinline__ float scale_for(uint32_t amax, float largest)
 {
     return amax == 0 || amax >= 0x7f800000u ? 1.0f : largest / bits_float(amax);
-}
-
-/* Stores eight numbers as FP8 in a tile's row, and in y. */
-template <Fp8Format F>
-__device__ __forceinline__ void cast_eight(unsigned char *tile, unsigned char *y, const float *f, float scale)
-{
-    uint32_t word[2] = {0, 0};
-#pragma unroll
-    for (int k = 0; k < EIGHT; k += 2) {
-        float2 pair = {f[k] * scale, f[k + 1] * scale};
-        word[k / 4] |= (uint32_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, Format<F>::kind)
-                       << (k % 4 * 8);
-    }
-    if (y) {
-        uint2 both = {word[0], word[1]};
-        *(uint2 *)y = both;
-    }
-    *(uint32_t *)tile = word[0];
-    *(uint32_t *)(tile + 4) = word[1];
-}
-
-/* Stores 16 numbers of a column of a tile in a row of yt. */
-__device__ __forceinline__ void turn_sixteen(unsigned char *yt, const unsigned char *tile)
-{
-    uint32_t word[4] = {0, 0, 0, 0};
-#pragma unroll
-    for (int k = 0; k < 16; k++)
-        word[k / 4] |= (uint32_t)tile[k * PITCH] << (k % 4 * 8);
-    uint4 all = {word[0], word[1], word[2], word[3]};
-    *(uint4 *)yt = all;
 }
 
 /* Casts one tile of each part a block: tile (blockIdx.x / column tiles, blockIdx.x % column tiles). If x is
@@ -218,19 +156,10 @@ __global__ void __launch_bounds__(THREADS)
         const int column = (int)threadIdx.x / 4, first = (int)threadIdx.x % 4 * 16;
         for (int p = 0; p < PARTS && col0 + column < cols && row0 + first < padded; p++)
             turn_sixteen(yt + (p * cols + col0 + column) * padded + row0 + first,
-                         tile + (p * TILE + first) * PITCH + column);
+                         tile + (p * TILE + first) * PITCH + column, PITCH);
     }
     if (!found)
-        note_largest(&s->seen, m);
-}
-
-static void check_fp8(const Cuda *c)
-{
-    if (10 * c->major + c->minor < 89)
-        die(EXIT_CONFIG, "fp8",
-            "%s multiplies no FP8: it is of compute capability %d.%d, and that begins with 8.9; change: fp8: "
-            "none, or a newer GPU",
-            c->gpu, c->major, c->minor);
+        note_largest(&s->seen, m, (uint32_t *)shared);
 }
 
 /* Casts rows x cols numbers of each part of `from`. */
@@ -251,12 +180,11 @@ void cuda_fp8_cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format f
 {
     check_fp8(cuda_of(d));
     BUG_ON(x.cols % 16 || !aligned(x) || !aligned(y) || !aligned(yt));
-    BUG_ON(x.type != BF16 && x.type != F16);
     if (!x.rows || !x.cols)
         return;
     if (!delayed)
         d->zero(d, &s->amax, sizeof s->amax);
-    with_type(x.type, [&](auto t) {
+    with_sixteen(x.type, [&](auto t) {
         typedef decltype(t) T;
         Stored<T> from = {(const T *)x.p, x.ld};
         if (format == E4M3)
@@ -283,12 +211,12 @@ void cuda_fp8_act(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8
     const int64_t cols = h.cols / (act_gated(kind) ? 2 : 1);
     check_fp8(cuda_of(d));
     BUG_ON(cols % 16 || !aligned(h) || !aligned(da) || !aligned(y) || !aligned(yt));
-    BUG_ON((h.type != BF16 && h.type != F16) || (da.rows && (da.rows != h.rows || da.cols != cols)));
+    BUG_ON(da.rows && (da.rows != h.rows || da.cols != cols));
     if (!h.rows || !cols)
         return;
     if (!delayed)
         d->zero(d, &s->amax, sizeof s->amax);
-    with_type(h.type, [&](auto t) {
+    with_sixteen(h.type, [&](auto t) {
         typedef decltype(t) T;
         switch (kind) {
         case ACT_GELU: cast_act<T, ACT_GELU>(d, y, yt, da, h, cols, s, delayed); return;
@@ -299,6 +227,27 @@ void cuda_fp8_act(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8
         case ACT_SQUARED_RELU: cast_act<T, ACT_SQUARED_RELU>(d, y, yt, da, h, cols, s, delayed); return;
         }
         BUG_ON("unknown activation");
+    });
+}
+
+/* One pass where the scale is known and rows are of a length that a block holds; else a pass makes the
+ * statistics, and the cast reads the norm's input again. */
+void cuda_fp8_norm(Device *d, void *y, void *yt, Mat sum, Mat stats, Mat x, Mat res, const Dropout *drop,
+                   Mat gain, Mat bias, double eps, NormKind kind, Fp8Scale *s, int delayed)
+{
+    const Mat in = sum.p ? sum : x;
+    check_fp8(cuda_of(d));
+    BUG_ON(x.cols % 16 || !aligned(in) || !aligned(gain) || !aligned(bias) || !aligned(y) || !aligned(yt));
+    if (!x.rows || !x.cols)
+        return;
+    if (delayed && cuda_fp8_norm_once(d, y, yt, sum, stats, x, res, drop, gain, bias, eps, kind, s))
+        return;
+    cuda_norm_stats(d, sum, stats, x, res, drop, gain, bias, eps, kind);
+    if (!delayed)
+        d->zero(d, &s->amax, sizeof s->amax);
+    with_sixteen(x.type, [&](auto t) {
+        Normed<decltype(t)> from = {norm_of(in, gain, bias, stats, kind, 1)};
+        cast<E4M3>(d, y, yt, from, x.rows, x.cols, s, delayed);
     });
 }
 
@@ -318,7 +267,7 @@ __global__ void __launch_bounds__(THREADS) k_fp8_next(Fp8Scale *all, int length)
         if (i + 1 < length && float_bits(kept[k]) > top)
             top = float_bits(kept[k]);
     }
-    top = block_largest(top);      /* has a barrier: all threads have read the history */
+    top = block_largest(top, (uint32_t *)shared);      /* has a barrier: all threads have read the history */
     for (int k = 0; k < EACH; k++)
         if (k * THREADS + t + 1 < FP8_HISTORY)
             s->history[k * THREADS + t + 1] = kept[k];

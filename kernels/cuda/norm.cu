@@ -9,162 +9,41 @@
  * up their gradients of gain and bias. A block writes its sums, and a second launch adds those of all blocks
  * in order (colsum.cu). Which block does which rows follows from the shape alone, so the bits are the same
  * on every GPU. Very long or unaligned rows take two passes. */
-#include "common.cuh"
-
-struct Norm {
-    void *y, *ln;              /* forward: add_norm_fwd's y, and the result; backward: ln is dx */
-    const void *x, *res, *dy, *gain, *bias;
-    float *stats;
-    float *part[2];            /* backward: sums of gain and bias of each block, [blocks, n] */
-    int64_t ldy, ldln, ldx, ldres, lddy, ldstats;
-    uint32_t rows;             /* rows of the matrix times groups */
-    int n, lanes;              /* columns of a group; lanes of a short row's team */
-    Divider per_row;           /* groups of a row */
-    float eps;
-    int kind;
-    Drop drop;
-};
-
-/* Returns the address of group g of row r. */
-template <class T>
-__device__ __forceinline__ T *row_at(const void *p, int64_t ld, uint32_t r, uint32_t g, int n)
-{
-    return (T *)p + (int64_t)r * ld + (int64_t)g * n;
-}
-
-/* The threads of a row: 8, 16 or 32 lanes of a warp, or with LONG a block. */
-template <int LONG> struct Team {
-    int at, size, warp_lanes;
-    uint32_t row, first;       /* row of the team, of the block's first team */
-    __device__ __forceinline__ Team(int lanes)
-    {
-        if (LONG) {
-            at = (int)threadIdx.x, size = (int)blockDim.x, row = first = blockIdx.x;
-        } else {
-            at = (int)threadIdx.x & (lanes - 1), size = lanes;
-            first = blockIdx.x * (blockDim.x / (unsigned)lanes);
-            row = first + threadIdx.x / (unsigned)lanes;
-        }
-        warp_lanes = lanes;
-    }
-    __device__ __forceinline__ float sum(float x, float *slot) const
-    {
-        return LONG ? block_sum(x, slot) : warp_sum(x, warp_lanes);
-    }
-};
+#include "norm.cuh"
 
 extern __shared__ __align__(16) char shared[];
-enum { SLOTS = 2 * 32 * sizeof(float) };   /* bytes of the two reductions of a block */
 
 /* ---- forward ---- */
-
-/* Loads the row that is normalised: x, or with ADD y = res + dropout(x), which it stores; v is y as
- * stored. */
-template <class T, int K, int LONG, int ADD>
-__device__ __forceinline__ void forward_row(const Norm &a, const Team<LONG> &team, uint32_t r, uint32_t g,
-                                            Piece<T> *v)
-{
-    enum { N = Piece<T>::N };
-    const T *x = row_at<T>(a.x, a.ldx, r, g, a.n),
-            *res = ADD && a.res ? row_at<T>(a.res, a.ldres, r, 0, a.n) : NULL;
-    Piece<T> w[ADD ? K : 1];
-    int live = team.row < a.rows;
-#pragma unroll
-    for (int k = 0; k < K; k++) {
-        int c = (team.at + k * team.size) * N;
-        v[k].clear();
-        if (live && c < a.n)
-            v[k].load(x + c);
-        if (ADD && res) {
-            w[ADD ? k : 0].clear();
-            if (live && c < a.n)
-                w[ADD ? k : 0].load(res + c);
-        }
-    }
-    if (!ADD || !live)
-        return;
-    T *y = row_at<T>(a.y, a.ldy, r, 0, a.n);
-    DropRow at = {0, 0};
-    if (a.drop.on)
-        at = drop_row(a.drop, r);
-#pragma unroll
-    for (int k = 0; k < K; k++) {
-        int c = (team.at + k * team.size) * N;
-        float f[N], e[N];
-        if (c >= a.n)
-            continue;
-        v[k].get(f);
-        if (a.drop.on)
-            drop<N>(f, a.drop, at, (uint32_t)c);
-        if (res) {
-            w[ADD ? k : 0].get(e);
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                f[i] += e[i];
-        }
-        v[k].set(f);
-        v[k].store(y + c);
-    }
-}
 
 template <class T, int K, int LONG, int ADD>
 __global__ void __launch_bounds__(LONG ? (K > 2 ? 1024 : 512) : 256) k_norm_fwd(const Norm a)
 {
     enum { N = Piece<T>::N };
     const Team<LONG> team(a.lanes);
-    float *slot = (float *)shared, sum = 0, f[N], w[N];
+    float *slot = (float *)shared, f[N];
     uint32_t r = team.row / a.per_row, g = team.row - r * a.per_row.d;
-    Piece<T> v[K], p;
-    forward_row<T, K, LONG, ADD>(a, team, r, g, v);
-    float mean = 0;
-    if (a.kind == NORM_LAYER) {
-#pragma unroll
-        for (int k = 0; k < K; k++) {
-            v[k].get(f);                   /* zeros beyond the row */
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                sum += f[i];
-        }
-        mean = team.sum(sum, slot) / (float)a.n;
-    }
-    sum = 0;
-#pragma unroll
-    for (int k = 0; k < K; k++) {
-        v[k].get(f);
-        if ((team.at + k * team.size) * N < a.n)
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                sum += (f[i] - mean) * (f[i] - mean);
-    }
-    float rstd = 1 / sqrtf(team.sum(sum, slot + 32) / (float)a.n + a.eps);
+    Piece<T> v[K], w[ADD ? K : 1], p;
+    load_row<T, K, ADD>(a, team, r, g, v, w);
+    if (ADD)
+        add_row<T, K>(a, team, r, v, w);
+    const float2 m = moments<T, K>(a, team, v, slot, slot + 32);
     if (team.row >= a.rows)
         return;
     T *y = row_at<T>(a.ln, a.ldln, r, g, a.n);
 #pragma unroll
     for (int k = 0; k < K; k++) {
         int c = (team.at + k * team.size) * N;
-        if (c >= a.n)
+        if (c >= a.n || !a.ln)
             continue;
         v[k].get(f);
-        p.load((const T *)a.gain + c);
-        p.get(w);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            f[i] = (f[i] - mean) * rstd * w[i];
-        if (a.bias) {
-            p.load((const T *)a.bias + c);
-            p.get(w);
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                f[i] += w[i];
-        }
+        normed_piece<T>(f, a, m, c);
         p.set(f);
         p.store(y + c);
     }
     if (team.at == 0) {
         float *stats = a.stats + (int64_t)r * a.ldstats + 2 * g;
-        stats[0] = mean;
-        stats[1] = rstd;
+        stats[0] = m.x;
+        stats[1] = m.y;
     }
 }
 
@@ -200,9 +79,9 @@ template <class T, int ADD> __global__ void __launch_bounds__(256) k_norm_fwd_an
     for (int c = (int)threadIdx.x; c < a.n; c += step)
         sum += (to_float(x[c]) - mean) * (to_float(x[c]) - mean);
     float rstd = 1 / sqrtf(block_sum(sum, slot + 32) / (float)a.n + a.eps);
-    for (int c = (int)threadIdx.x; c < a.n; c += step) {
-        float f = (to_float(x[c]) - mean) * rstd * to_float(((const T *)a.gain)[c]);
-        from_float(y + c, a.bias ? f + to_float(((const T *)a.bias)[c]) : f);
+    for (int c = (int)threadIdx.x; c < a.n && a.ln; c += step) {
+        float f = normed(to_float(x[c]), {mean, rstd}, to_float(((const T *)a.gain)[c]));
+        from_float(y + c, a.bias ? __fadd_rn(f, to_float(((const T *)a.bias)[c])) : f);
     }
     if (threadIdx.x == 0) {
         float *stats = a.stats + (int64_t)r * a.ldstats + 2 * g;
@@ -427,54 +306,6 @@ template <class T> __global__ void __launch_bounds__(256) k_norm_bwd_x_any(const
 
 /* Which kernel a row takes. k: pieces a thread, 0 for the element-wise kernels. is_long: a team is a
  * block. */
-struct Plan { int k, is_long, lanes, threads; int64_t blocks; };
-/* pieces: 16-byte pieces of a row of n columns; 0: the row is not aligned. */
-static Plan plan_of(int64_t rows, int64_t pieces, int64_t n)
-{
-    Plan p = {0, 1, WARP, 0, rows};
-    if (pieces == 0 || pieces > 4096) {
-        p.threads = (int)(n >= 256 ? 256 : ceil_div(n, WARP) * WARP);
-        return p;
-    }
-    if (pieces <= 4 * WARP) {     /* a team is at most a warp; a block is 256 threads of teams */
-        p.is_long = 0;
-        p.lanes = pieces <= 8 ? 8 : pieces <= 16 ? 16 : WARP;
-        p.k = pieces <= p.lanes ? 1 : 4;
-        p.threads = 256;
-        p.blocks = ceil_div(rows, p.threads / p.lanes);
-        return p;
-    }
-    p.k = pieces <= 1024 ? 2 : 4;
-    p.threads = (int)(ceil_div(ceil_div(pieces, p.k), WARP) * WARP);
-    return p;
-}
-
-static Norm norm_of(Mat x, Mat gain, Mat bias, Mat stats, NormKind kind, int groups)
-{
-    BUG_ON(groups < 1 || x.cols % groups || stats.type != F32 || stats.rows != x.rows ||
-           stats.cols != 2 * groups);
-    BUG_ON(!gain.p || gain.cols != x.cols / groups || gain.type != x.type);
-    BUG_ON(bias.p && (bias.cols != gain.cols || bias.type != x.type));
-    BUG_ON(x.rows * groups >= (int64_t)1 << 31);
-    Norm a = {};
-    a.x = x.p, a.ldx = x.ld;
-    a.gain = gain.p, a.bias = bias.p;
-    a.stats = (float *)stats.p, a.ldstats = stats.ld;
-    a.rows = (uint32_t)(x.rows * groups);
-    a.n = (int)(x.cols / groups);
-    a.per_row = divider(groups);
-    a.kind = kind;
-    return a;
-}
-
-/* Returns the number of 16-byte pieces of a group, or 0 when one of the matrices is not aligned. */
-static int64_t pieces_of(const Norm *a, Dtype t, Mat x, Mat y, Mat z, Mat w)
-{
-    int64_t n = 16 / (int64_t)dtype_size(t);
-    int ok = aligned(x) && aligned(y) && aligned(z) && aligned(w) && aligned(a->gain) && aligned(a->bias);
-    return ok && a->n % n == 0 ? a->n / n : 0;
-}
-
 template <class T, int ADD> static void launch_fwd(Cuda *c, const Plan &p, Norm a)
 {
     a.lanes = p.lanes;
@@ -515,10 +346,10 @@ template <class T> static void launch_bwd_x(Cuda *c, const Plan &p, const Norm &
         LAUNCH((k_norm_bwd_x<T>), blocks_of(p.blocks), (unsigned)p.threads, SLOTS, c->compute, a);
 }
 
-void cuda_norm_fwd(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind,
-                   int groups)
+/* norm_fwd; y absent: the statistics alone. */
+static void norm_rows(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind,
+                      int groups)
 {
-    BUG_ON(y.rows != x.rows || y.cols != x.cols || y.type != x.type);
     Norm a = norm_of(x, gain, bias, stats, kind, groups);
     a.ln = y.p, a.ldln = y.ld;
     a.eps = (float)eps;
@@ -528,22 +359,39 @@ void cuda_norm_fwd(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, doubl
     with_type(x.type, [&](auto t) { launch_fwd<decltype(t), 0>(cuda_of(d), p, a); });
 }
 
+/* add_norm_fwd; ln absent: without it. */
+static void add_norm_rows(Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain,
+                          Mat bias, double eps, NormKind kind)
+{
+    Norm a = add_norm_of(y, ln, stats, x, res, s, gain, bias, eps, kind);
+    if (!a.rows || !a.n)
+        return;
+    Plan p = add_plan_of(&a, s, y, ln, x, res);
+    with_type(x.type, [&](auto t) { launch_fwd<decltype(t), 1>(cuda_of(d), p, a); });
+}
+
+void cuda_norm_fwd(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind,
+                   int groups)
+{
+    BUG_ON(!y.p || y.rows != x.rows || y.cols != x.cols || y.type != x.type);
+    norm_rows(d, y, stats, x, gain, bias, eps, kind, groups);
+}
+
 void cuda_add_norm_fwd(Device *d, Mat y, Mat ln, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain,
                        Mat bias, double eps, NormKind kind)
 {
-    BUG_ON(y.rows != x.rows || y.cols != x.cols || y.type != x.type);
-    BUG_ON(ln.rows != x.rows || ln.cols != x.cols || ln.type != x.type);
-    BUG_ON(res.p && (res.rows != x.rows || res.cols != x.cols || res.type != x.type));
-    Norm a = norm_of(x, gain, bias, stats, kind, 1);
-    a.y = y.p, a.ldy = y.ld;
-    a.ln = ln.p, a.ldln = ln.ld;
-    a.res = res.p, a.ldres = res.ld;
-    a.eps = (float)eps;
-    a.drop = drop_of(s);
-    if (!a.rows || !a.n)
-        return;
-    Plan p = plan_of(a.rows, a.drop.on && s->col0 % 4 ? 0 : pieces_of(&a, x.type, x, y, ln, res), a.n);
-    with_type(x.type, [&](auto t) { launch_fwd<decltype(t), 1>(cuda_of(d), p, a); });
+    BUG_ON(!ln.p);
+    add_norm_rows(d, y, ln, stats, x, res, s, gain, bias, eps, kind);
+}
+
+void cuda_norm_stats(Device *d, Mat sum, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain, Mat bias,
+                     double eps, NormKind kind)
+{
+    const Mat none = {NULL, 0, 0, 0, x.type};
+    if (sum.p)
+        add_norm_rows(d, sum, none, stats, x, res, s, gain, bias, eps, kind);
+    else
+        norm_rows(d, none, stats, x, gain, bias, eps, kind, 1);
 }
 
 void cuda_norm_bwd(Device *d, Mat dx, Mat dgain, Mat dbias, Mat dres, Mat dy, Mat x, Mat stats, Mat gain,

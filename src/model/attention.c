@@ -62,8 +62,7 @@ static void project(Model *m, const Pass *p, int part, LayerActs *a)
     Mat qkv = context_before(way, &m->scratch, a->qkv);
     size_t gathered = m->scratch.used;
     Mat x = tensor_room(&m->tp.group, &m->scratch, a->ln1);
-    Precision precision = model_precision(m, part, LINEAR_QKV);
-    precision.xt = &a->ln1t;
+    Precision precision = model_norm_precision(m, part, a, LINEAR_QKV);
     tensor_gather_linear(d, &m->tp.group, &m->scratch, x, qkv, a->ln1, params_weight(w, part, P_QKV),
                          params_weight(w, part, P_QKVB), precision);
     arena_reset(&m->scratch, gathered);
@@ -115,24 +114,17 @@ static void core(Model *m, const Pass *p, int part, LayerActs *a)
     arena_reset(&m->scratch, mark);
 }
 
-static void norm1(Model *m, int part, LayerActs *a)
-{
-    m->dev->norm_fwd(m->dev, a->ln1, a->stat1, a->x, params_weight(m->params, part, P_LN1),
-                     params_weight(m->params, part, P_LN1B), m->cfg->norm_epsilon, model_norm(m), 1);
-}
-
-/* norm1, in one pass with the pending Residual of the layer before. */
+/* The first norm, in one pass with the pending Residual of the layer before. */
 static void add_norm1(Model *m, const Pass *p, int part, LayerActs *a)
 {
     Residual r = p->fd->residual;
+    Mat none = {.type = m->dim.type};
     if (!r.res.rows) {
-        norm1(m, part, a);
+        model_norm_fwd(m, part, a, LINEAR_QKV, none, a->x, none, NULL);
         return;
     }
     BUG_ON(r.x.p != a->x.p);
-    m->dev->add_norm_fwd(m->dev, a->x, a->ln1, a->stat1, r.x, r.res, &r.drop,
-                         params_weight(m->params, part, P_LN1), params_weight(m->params, part, P_LN1B),
-                         m->cfg->norm_epsilon, model_norm(m));
+    model_norm_fwd(m, part, a, LINEAR_QKV, a->x, r.x, r.res, &r.drop);
     model_watch(m, r.part, "mlp.linear_fc2", a->x);
     p->fd->residual = (Residual){0};
 }
@@ -155,11 +147,7 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
     const Params *w = m->params;
     int64_t R = a->x.rows, T = model_tokens(m);
     a->stat1 = mat_take(p->keep_d, R, 2, m->dim.real);
-    /* recomputed, fc1's product reads ln2 again as it is stored */
-    Arena *ln = m->keep.ln ? p->keep_w : &m->scratch, *of_dense = m->keep.mlp ? ln : &m->scratch;
-    a->ln1t = model_turned(m, part, p, ln, R, m->dim.H);
-    a->ln2t = model_turned(m, part, p, model_is_moe(m, part) ? &m->scratch : of_dense, R, m->dim.H);
-    a->ln1 = model_take(m, a->ln1t.room ? &m->scratch : ln, R, m->dim.H);
+    model_norm_take(m, p, part, a, LINEAR_QKV);
     int64_t shares = way_of(m, w->part[part].layer)->heads->size;
     a->qkv = model_take(m, p->keep_d, T * shares, (q_cols(m) + 2 * kv_cols(m)) / shares);
     if (m->cfg->qk_layernorm) {
@@ -171,10 +159,9 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
     take_core(m, part, a, output ? p->keep_w : &m->scratch, m->keep.attn ? p->keep_d : &m->scratch);
     a->x1 = model_take(m, p->keep_d, R, m->dim.H);
     a->stat2 = mat_take(p->keep_d, R, 2, m->dim.real);
-    a->ln2 = model_take(m, a->ln2t.room ? &m->scratch : ln, R, m->dim.H);
+    model_norm_take(m, p, part, a, LINEAR_FC1);
     model_keep_mask(m, p);
     add_norm1(m, p, part, a);
-    model_watch(m, part, "input_layernorm", a->ln1);
     project(m, p, part, a);
     core(m, p, part, a);
     model_watch(m, part, "self_attention.core_attention", a->o);
@@ -183,19 +170,13 @@ void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a)
     row_linear_fwd(d, &m->tp.group, &m->scratch, out, a->o, params_weight(w, part, P_PROJ),
                    params_weight(w, part, P_PROJB), model_precision(m, part, LINEAR_PROJ));
     Dropout drop = model_dropout(m, p, SITE_PROJ, m->params->part[part].layer);
-    d->add_norm_fwd(d, a->x1, a->ln2, a->stat2, out, a->x, &drop, params_weight(w, part, P_LN2),
-                    params_weight(w, part, P_LN2B), m->cfg->norm_epsilon, model_norm(m));
+    model_norm_fwd(m, part, a, LINEAR_FC1, a->x1, out, a->x, &drop);
     arena_reset(&m->scratch, mark);
-    model_watch(m, part, "self_attention.linear_proj", a->x1);
-    model_watch(m, part, "pre_mlp_layernorm", a->ln2);
 }
 
 void attention_restore(Model *m, const Pass *p, int part, LayerActs *a)
 {
-    if (!m->keep.ln) {
-        a->ln1 = model_take(m, p->late, a->x.rows, m->dim.H);
-        norm1(m, part, a);
-    }
+    model_norm_restore(m, p, part, a, LINEAR_QKV, 0);
     if (!m->keep.attn) {
         take_core(m, part, a, p->late, &m->scratch);
         core(m, p, part, a);

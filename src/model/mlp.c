@@ -21,8 +21,7 @@ static void inner(Model *m, int part, LayerActs *a, int stored)
     const TensorGroup *g = &m->tp.group;
     ActKind kind = (ActKind)m->cfg->activation;
     Mat w = params_weight(m->params, part, P_FC1), b = params_weight(m->params, part, P_FC1B);
-    Precision p = model_precision(m, part, LINEAR_FC1);
-    p.xt = &a->ln2t;
+    Precision p = model_norm_precision(m, part, a, LINEAR_FC1);
     size_t mark = m->scratch.used;
     Mat x = tensor_room(g, &m->scratch, a->ln2), seen = a->a;
     if (stored && m->keep.act) {
@@ -74,11 +73,7 @@ void mlp_settle(Model *m, const Pass *p)
 
 void mlp_restore(Model *m, const Pass *p, int part, LayerActs *a)
 {
-    if (!m->keep.ln) {
-        a->ln2 = model_take(m, p->late, a->x1.rows, m->dim.H);
-        m->dev->norm_fwd(m->dev, a->ln2, a->stat2, a->x1, params_weight(m->params, part, P_LN2),
-                         params_weight(m->params, part, P_LN2B), m->cfg->norm_epsilon, model_norm(m), 1);
-    }
+    model_norm_restore(m, p, part, a, LINEAR_FC1, !m->keep.mlp);
     if (model_is_moe(m, part) || (m->keep.mlp && m->keep.act))
         return;
     int stored = !model_precision(m, part, LINEAR_FC2).fp8;

@@ -243,6 +243,7 @@ static void group_redo(Model *m, const Pass *pass, const ModelUnit *u)
     Mat x = p.fd->in[u->group];
     p.keep_d = &m->scratch;
     p.keep_w = p.late;
+    p.redo = 1;
     for (int i = 0; i < u->count; i++) {
         Mat y = i < u->count - 1 || m->dev->keeps.recomputed_output ? boundary(m, &m->scratch) : (Mat){0};
         layer_fwd(m, &p, u->part + i, &p.fw->layer[u->layer + i], x, y);

@@ -48,6 +48,8 @@ typedef struct {
                               FD */
     ExpertActs expert;     /* with experts: of the first round; no columns: D makes it again. FD */
     Fp8Turned ln1t, ln2t, at;  /* of ln1, ln2 and a, in their place: with room in one, that is scratch. FW */
+    Mat8 ln1r, ln2r;           /* [R,H] of ln1, ln2, which then are not stored (norm.c). In scratch until the
+                                  product that reads it */
     int64_t left;          /* offloaded layers: ticket of the last copy of these to the host */
 } LayerActs;
 
@@ -125,6 +127,7 @@ typedef struct {
     SlotDW *dw;
     Arena *keep_d, *keep_w;    /* forward: memory for activations that D reads, that W reads */
     Arena *late;               /* backward: memory for what W reads */
+    int redo;                  /* bool: this forward is made again for a backward that follows */
 } Pass;
 
 /* The sizes of this rank's slice of the layers, in the letters above. */
@@ -204,6 +207,8 @@ typedef struct {
     Fp8Weight *weight;         /* [nparts][LINEARS] FP8 copies of weights; NULL: none are kept */
     int keep;                  /* parts [0, keep) have copies */
     char *known;               /* [nparts][LINEARS] on the host, bool: a step has set the scales */
+    const CastWatch *watch;    /* sees each cast; NULL: nothing does */
+    int steady;                /* bool: a rehearsal of a step that is not the first: scales are known */
 } ModelFp8;
 
 /* The balance of the experts (router.c), on the host but for the bias. */
@@ -356,6 +361,28 @@ void rope_open(Model *m, int64_t length, Arena *run);
 void embedding_fwd(Model *m, const Pass *p, int part, Mat x);
 void embedding_bwd(Model *m, const Pass *p, int part, Mat dx);
 
+/* How a linear layer of a part is multiplied. The head is multiplied as it is stored. */
+typedef enum {
+    LINEAR_QKV, LINEAR_PROJ,
+    LINEAR_FC1, LINEAR_FC2,    /* of the mlp; in a layer with experts, those of all of them */
+    LINEAR_SFC1, LINEAR_SFC2,  /* of the shared expert */
+    LINEARS
+} LinearId;
+enum { LINEAR_SCALES = 3 };    /* scales of a linear layer: of input, weight, gradient of the output */
+
+/* The norm before a layer's attention, with LINEAR_QKV, or before its mlp, with LINEAR_FC1. Where its result
+ * is read by products in FP8 alone, it writes the FP8 copies of it, and the result is not stored.
+ * model_norm_take: room for the result. */
+void model_norm_take(Model *m, const Pass *p, int part, LayerActs *a, LinearId which);
+/* Makes the result from x or, with sum, from sum = res + dropout(x), and the statistics. */
+void model_norm_fwd(Model *m, int part, LayerActs *a, LinearId which, Mat sum, Mat x, Mat res,
+                    const Dropout *drop);
+/* Makes again what the backward reads and the forward has not kept.
+ *   rows  in  bool: the product that follows the norm is made again, too */
+void model_norm_restore(Model *m, const Pass *p, int part, LayerActs *a, LinearId which, int rows);
+/* The precision of the product that follows the norm. */
+Precision model_norm_precision(const Model *m, int part, LayerActs *a, LinearId which);
+
 /* First half of a layer: x1 = x + dropout(proj(attention(norm(x)))), and ln2 = norm(x1) in the same pass
  * over memory. A pending Residual is added in the same pass as norm(x). */
 void attention_fwd(Model *m, const Pass *p, int part, LayerActs *a);
@@ -431,14 +458,7 @@ void head_run(Model *m, const Pass *p, int part, Mat x, Mat dx);
 /* Logits (real [1, V]) of the last row of x. */
 void head_logits(Model *m, int part, Mat x, Mat logits);
 
-/* How a linear layer of a part is multiplied. The head is multiplied as it is stored. */
-typedef enum {
-    LINEAR_QKV, LINEAR_PROJ,
-    LINEAR_FC1, LINEAR_FC2,    /* of the mlp; in a layer with experts, those of all of them */
-    LINEAR_SFC1, LINEAR_SFC2,  /* of the shared expert */
-    LINEARS
-} LinearId;
-enum { LINEAR_SCALES = 3 };    /* scales of a linear layer: of input, weight, gradient of the output */
+/* How linear layer `which` of a part is multiplied. */
 Precision model_precision(const Model *m, int part, LinearId which);
 /* Room for the transposed FP8 copy of a layer's activation [rows, cols], which the weight gradient reads in
  * its place. There is none where the layer is not multiplied in FP8, where the weight gradient gathers rows,

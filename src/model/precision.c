@@ -111,6 +111,12 @@ void precision_close(Model *m)
     free(m->fp8.weight);
 }
 
+/* Whether a step before has set the scales of linear layer i. */
+static int is_known(const Model *m, int64_t i)
+{
+    return m->fp8.known[i] || (m->fp8.steady && precision_delayed(m));
+}
+
 Precision model_precision(const Model *m, int part, LinearId which)
 {
     /* generation is not multiplied in FP8: its number of rows is arbitrary */
@@ -122,8 +128,8 @@ Precision model_precision(const Model *m, int part, LinearId which)
     return (Precision){s,
                        s ? s + 1 : NULL,
                        s ? s + 2 : NULL,
-                       .fp8 = 1, .delayed = m->fp8.known[at] && !m->now.evaluating,
-                       .kept = is_kept(m, at) ? &m->fp8.weight[at] : NULL};
+                       .fp8 = 1, .delayed = is_known(m, at) && !m->now.evaluating,
+                       .watch = m->fp8.watch, .kept = is_kept(m, at) ? &m->fp8.weight[at] : NULL};
 }
 
 Fp8Turned model_turned(const Model *m, int part, const Pass *p, Arena *from, int64_t rows, int64_t cols)
@@ -164,5 +170,6 @@ void model_next_scales(Model *m)
     agree(m);
     m->dev->fp8_next(m->dev, m->fp8.scale, scales(m), c->fp8_amax_history_len,
                      c->fp8_amax_compute_algo == FP8_AMAX_COMPUTE_ALGO_MOST_RECENT);
-    memset(m->fp8.known, 1, (size_t)precision_linears(m));
+    if (!m->fp8.steady)
+        memset(m->fp8.known, 1, (size_t)precision_linears(m));
 }

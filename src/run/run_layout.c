@@ -203,11 +203,14 @@ static int64_t workspace(const Run *r)
 
 void run_rehearse_step(Run *r, const Lists *l)
 {
+    r->model.fp8.steady = 1;
     step_train(r, l);
-    if (r->use != RUN_TRAIN)
-        return;
-    optimizer_step(&r->opt, 0);
-    data_gather_all(&r->params.data, r->cfg->overlap_param_gather);
+    if (r->use == RUN_TRAIN) {
+        optimizer_step(&r->opt, 0);
+        model_next_scales(&r->model);
+        data_gather_all(&r->params.data, r->cfg->overlap_param_gather);
+    }
+    r->model.fp8.steady = 0;
 }
 
 /* Bytes of the model's slots and scratch that the lists need; forward: bool: evaluations too. */

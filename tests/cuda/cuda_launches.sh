@@ -45,4 +45,10 @@ expect $((48 * (2 + 2) + 12)) k_fp8_cast fp8=hybrid global_batch_size=1
 # casts make the activation and, without fc1's bias, its gradient
 expect 24 k_act_ fp8=hybrid
 expect 0 k_act_ fp8=hybrid activation=swiglu add_bias_linear=false
+# rows of 1040 numbers and more: a norm writes FP8 itself, in one launch, and two casts of a layer are gone
+wide="num_layers=1 hidden_size=1088 kv_channels=64 optimizer=sgd fp8=hybrid"
+# shellcheck disable=SC2086 # several options
+expect 4 k_fp8_norm $wide
+# shellcheck disable=SC2086
+expect $((4 * (2 * 2 + 1) + 2 - 4)) k_fp8_cast $wide
 [ $fail = 0 ]

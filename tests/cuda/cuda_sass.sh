@@ -14,8 +14,9 @@ attention)
     sed -i '/open<Half\|<Half> &/d; s/run<Half>/run<Bf16>/' "$work/cuda/attention/"*.cu
     ;;
 memory)
-    files='norm xent optimizer act colsum fp8 embed rows elementwise rope'
-    sed -i '/case F32: run(float()); return;/d; /case F16: run(Half()); return;/d' "$work/cuda/common.cuh"
+    files='norm xent optimizer act colsum fp8 fp8_norm embed rows elementwise rope'
+    sed -i '/case F32: run(float()); return;/d; /case F16: run(Half()); return;/d' "$work/cuda/common.cuh" "$work/cuda/fp8.cuh"
+    sed -i '/open_type<Half>/d' "$work/cuda/fp8_norm.cu"
     ;;
 *) echo "attention or memory, not $kind"; exit 2 ;;
 esac

@@ -45,6 +45,7 @@ MEMORY = {
     "k_embed_sum" + B + "fLi8E": (10, 10), "k_embed_sum" + B + "S0_Li8E": (10, 8),
     "k_fp8_amaxI6Stored" + B: (0, 5), "k_fp8_amaxI9Activated" + B: (0, 1), "k_fp8_amaxI8Gradient" + B: (0, 2),
     "k_fp8_castI6Stored" + B: (9, 2), "k_fp8_castI9Activated" + B: (7, 3), "k_fp8_castI8Gradient" + B: (8, 3),
+    "k_fp8_amaxI6Normed" + B: (3, 2), "k_fp8_castI6Normed" + B: (9, 3), "k_fp8_norm" + B: (12, 6),
     "k_xent" + B + "fLi8E": (None, 5), "k_xent" + B + "S0_Li8E": (None, 3), "k_xent_grad" + B + "fLi8E": (None, 5),
     "k_xent_grad" + B + "S0_Li8E": (None, 3), "k_xent_stats" + B + "Li8E": (None, 2),
     "k_updateI4Adam5Whole" + B: (None, 14), "k_updateI9LambApply6Halves": (None, 6),

@@ -658,8 +658,8 @@ static const struct { const char *ops; void (*fn)(Bench *b); int state;
     {"verdict", case_verdict},
     {"trust", case_trust, 1},
     {"adam sgd lars lamb_direction lamb_apply", case_update, 1},
-    {"matmul linear linear_act_fwd linear_act_bwd_x linear_bwd_w fp8_cast fp8_act fp8_matmul "
-     "fp8_next (test_cuda_matmul)",
+    {"matmul linear linear_act_fwd linear_act_bwd_x linear_bwd_w fp8_cast fp8_act fp8_norm fp8_matmul "
+     "fp8_next (test_cuda_matmul, test_cuda_fp8)",
      NULL},
     {"attention_fwd attention_bwd (test_cuda_attention)", NULL},
 };

@@ -144,6 +144,44 @@ static void activations(Device *d, ActKind kind, Dtype t, int delayed)
     }
 }
 
+/* fp8_norm gives the bytes, the scale, the sum and the statistics of a norm that has stored its result. */
+static void norms(Device *d, NormKind kind, Dtype t, int adds, int delayed)
+{
+    enum { T = 45, H = 4112, PADDED = 48 };
+    static uint16_t x[T * H], res[T * H], gain[H], bias[H], sum[2][T * H], ln[T * H];
+    static float stat[2][T * 2];
+    static uint8_t y[4][H * PADDED];
+    static const int64_t sample[] = {5, 9};
+    Positions runs = positions_one(0, 32);
+    Dropout drop = {.p = 0.3, .key = 77, .sample = sample, .runs = &runs};
+    Fp8Scale one = {.scale = 19}, two = one;
+    Mat none = {.type = t}, xm = mat(x, T, H, t), rm = adds > 1 ? mat(res, T, H, t) : none,
+        g = mat(gain, 1, H, t), b = kind == NORM_LAYER ? mat(bias, 1, H, t) : none;
+    for (int i = 0; i < T * H; i++) {
+        put(x, i, t, 2 * normal(7, i));
+        put(res, i, t, normal(8, i));
+    }
+    for (int i = 0; i < H; i++) {
+        put(gain, i, t, normal(9, i));
+        put(bias, i, t, normal(10, i));
+    }
+    memset(y, 77, sizeof y);
+    memset(sum, 77, sizeof sum);
+    if (adds)
+        d->add_norm_fwd(d, mat(sum[0], T, H, t), mat(ln, T, H, t), mat(stat[0], T, 2, F32), xm, rm, &drop, g,
+                        b, 1e-5, kind);
+    else
+        d->norm_fwd(d, mat(ln, T, H, t), mat(stat[0], T, 2, F32), xm, g, b, 1e-5, kind, 1);
+    d->fp8_cast(d, y[0], y[1], mat(ln, T, H, t), &one, E4M3, delayed);
+    d->fp8_norm(d, y[2], y[3], adds ? mat(sum[1], T, H, t) : none, mat(stat[1], T, 2, F32), xm, rm,
+                adds ? &drop : NULL, g, b, 1e-5, kind, &two, delayed);
+    CHECK(!memcmp(y[0], y[2], sizeof y[0]) && !memcmp(y[1], y[3], sizeof y[0]) &&
+              !memcmp(&one, &two, sizeof one) && !memcmp(sum[0], sum[1], sizeof sum[0]) &&
+              !memcmp(stat[0], stat[1], sizeof stat[0]),
+          "%s %s, norm %d, adds %d, delayed %d: other bytes than stored", d->isa, dtype_name(t), kind, adds,
+          delayed);
+}
+
 /* c (+)= a b^T + bias of random codes. */
 static void product(Device *d, int64_t m, int64_t n, int64_t k, Fp8Format fa, Dtype out, int acc)
 {
@@ -191,6 +229,8 @@ int main(int argc, char **argv)
                 casts(&d, k & 1 ? F16 : BF16, formats[k >> 1 & 1], by[k >> 2]);
             for (int k = 0; k < 24; k++)
                 activations(&d, (ActKind)(k % 6), k % 4 < 2 ? BF16 : F16, k >= 12);
+            for (int k = 0; k < 12; k++)
+                norms(&d, k & 1 ? NORM_RMS : NORM_LAYER, k & 2 ? F16 : BF16, k / 4, k % 3 > 0);
             scales(&d, 0);
             scales(&d, 1);
             product(&d, 1, 16, 16, E4M3, F32, 0);

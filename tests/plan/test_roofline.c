@@ -75,6 +75,7 @@ static const Shape shapes[] = {
     {"act_bwd", 256, 48, 96, 1},
     {"fp8_cast", 256, 35, 32, 0.85},      /* a transpose goes through shared memory */
     {"fp8_act", 256, 64, 64, 0.85},
+    {"fp8_norm", 896, 64, 64, 0.85},
     {"xent", 1024, 48, 32, 0.9},          /* one row a block, one block a multiprocessor */
     {"adam", 256, 72, 64, 1},
 };

@@ -1,18 +1,23 @@
 /* fp8 -- casts to E4M3 and E5M2 and their scales, with the bits of cuda/fp8.cu; the ops fp8_cast, fp8_act,
- * fp8_matmul and fp8_next */
+ * fp8_norm, fp8_matmul and fp8_next */
 #include "fp8.h"
 #include "work.h"
 
 enum { TILE_DOWN = 64, TILE_ACROSS = 256 };
 
-/* A cast of x, or of what an activation makes: then x is h's gate, of which the result has the size, `parts`
- * times side by side. */
+/* What makes the numbers: they are stored, or of an activation, or of a norm. */
+typedef enum { FROM_STORED, FROM_ACT, FROM_NORM } From;
+
+/* A cast of x, or of what is made from x. For an activation x is h's gate, of which the result has the size,
+ * `parts` times side by side. */
 typedef struct {
     Device *d;
     uint8_t *y, *yt;
-    Mat x, up, da;             /* up: h's factor, absent where the activation has none or x is stored */
+    Mat x, up, da;             /* up: h's factor, absent where the activation has none or there is none */
+    Mat stats, gain, bias;     /* of a norm */
+    From from;
     ActKind kind;
-    int made, parts;           /* bool: an activation makes the numbers; 2: dh of a gated one, else 1 */
+    int parts;                 /* 2: dh of a gated activation, else 1 */
     Fp8Scale *s;
     Fp8Format format;
     float scale;
@@ -65,8 +70,17 @@ static void get_row(const CastJob *j, const REAL *part[2], int64_t r, int64_t c,
          *da = FN(row_buf)(j->d, thread, 2);
     FN(load_reals)(x, mat_at(j->x, r, c), n, j->x.type);
     part[0] = x, part[1] = up;
-    if (!j->made)
+    if (j->from == FROM_STORED)
         return;
+    if (j->from == FROM_NORM) {
+        const REAL *stats = mat_at(j->stats, r, 0);
+        FN(load_reals)(up, mat_at(j->gain, 0, c), n, j->x.type);
+        if (j->bias.p)
+            FN(load_reals)(da, mat_at(j->bias, 0, c), n, j->x.type);
+        FN(norm_row)(x, x, up, j->bias.p ? da : NULL, stats[0], stats[1], n);
+        round_row(x, n, j->x.type);
+        return;
+    }
     if (j->up.rows)
         FN(load_reals)(up, mat_at(j->up, r, c), n, j->x.type);
     if (j->da.rows) {
@@ -163,11 +177,24 @@ void FN(cpu_fp8_act)(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, 
     int gated = act_gated(kind);
     int64_t f = h.cols / (gated ? 2 : 1);
     BUG_ON(da.rows && (da.rows != h.rows || da.cols != f));
-    CastJob j = {.d = d, .y = y, .yt = yt, .x = mat_cols(h, 0, f), .da = da, .kind = kind, .made = 1,
-                 .parts = gated && da.rows ? 2 : 1, .s = s, .format = da.rows ? E5M2 : E4M3};
+    CastJob j = {.d = d, .y = y, .yt = yt, .x = mat_cols(h, 0, f), .da = da, .kind = kind,
+                 .from = FROM_ACT, .parts = gated && da.rows ? 2 : 1, .s = s,
+                 .format = da.rows ? E5M2 : E4M3};
     if (gated)
         j.up = mat_cols(h, f, f);
     run(j, delayed);
+}
+
+void FN(cpu_fp8_norm)(Device *d, void *y, void *yt, Mat sum, Mat stats, Mat x, Mat res,
+                      const Dropout *drop, Mat gain, Mat bias, double eps, NormKind kind, Fp8Scale *s,
+                      int delayed)
+{
+    if (sum.p)
+        FN(cpu_dropout_fwd)(d, sum, x, res, drop);
+    Mat in = sum.p ? sum : x;
+    FN(norm_stats)(d, stats, in, gain, bias, eps, kind);
+    run((CastJob){.d = d, .y = y, .yt = yt, .x = in, .stats = stats, .gain = gain, .bias = bias,
+                  .from = FROM_NORM, .parts = 1, .s = s, .format = E4M3}, delayed);
 }
 
 void FN(cpu_fp8_matmul)(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)

@@ -221,6 +221,11 @@ void FN(store_reals)(void *dst, const REAL *src, int64_t n, Dtype type);
 void FN(act_row)(ActKind kind, REAL *a, const REAL *h, const REAL *up, int64_t n);
 void FN(act_bwd_row)(ActKind kind, REAL *dh, REAL *dup, const REAL *da, const REAL *h, const REAL *up,
                      int64_t n);
+/* norm.c: n elements of a row of norm_fwd, of which y may be x; bias NULL: none. And the statistics of
+ * norm_fwd with one group, without its result. */
+void FN(norm_row)(REAL *y, const REAL *x, const REAL *gain, const REAL *bias, REAL mean, REAL rstd,
+                  int64_t n);
+void FN(norm_stats)(Device *d, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind);
 /* Converts n elements of FP8 to reals (fp8.c). */
 void FN(fp8_reals)(REAL *dst, const uint8_t *src, int64_t n, Fp8Format format);
 

@@ -47,6 +47,14 @@ static REAL spread_row(const REAL *x, int64_t n, REAL mean)
     return vsum((s[0] + s[1]) + (s[2] + s[3]));
 }
 
+void FN(norm_row)(REAL *y, const REAL *x, const REAL *gain, const REAL *bias, REAL mean, REAL rstd, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VN) {
+        Vec v = (vget(x + i, n - i) - mean) * rstd * vget(gain + i, n - i);
+        vput(y + i, bias ? v + vget(bias + i, n - i) : v, n - i);
+    }
+}
+
 static void fwd_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
@@ -59,16 +67,15 @@ static void fwd_item(void *ctx, int64_t item, int thread)
         REAL *yr = row_out(j->y, r, buf), *stats = mat_at(j->stats, r, 0);
         for (int g = 0; g < j->groups; g++) {
             const REAL *x = xr + g * n;
-            REAL *y = yr + g * n, mean = j->kind == NORM_LAYER ? sum_row(x, n) / (REAL)n : 0;
+            REAL mean = j->kind == NORM_LAYER ? sum_row(x, n) / (REAL)n : 0;
             REAL rstd = 1 / (REAL)sqrt(spread_row(x, n, mean) / (REAL)n + (REAL)j->eps);
-            for (int64_t i = 0; i < n; i += VN) {
-                Vec v = (vget(x + i, n - i) - mean) * rstd * vget(gain + i, n - i);
-                vput(y + i, bias ? v + vget(bias + i, n - i) : v, n - i);
-            }
+            if (j->y.p)
+                FN(norm_row)(yr + g * n, x, gain, bias, mean, rstd, n);
             stats[2 * g] = mean;
             stats[2 * g + 1] = rstd;
         }
-        row_done(j->y, r, yr);
+        if (j->y.p)
+            row_done(j->y, r, yr);
     }
 }
 
@@ -88,6 +95,14 @@ void FN(cpu_norm_fwd)(Device *d, Mat y, Mat stats, Mat x, Mat gain, Mat bias, do
              .groups = groups};
     check(&j);
     BUG_ON(y.rows != x.rows || y.cols != x.cols);
+    pool_run(d->pool, fwd_item, &j, row_items(x));
+}
+
+void FN(norm_stats)(Device *d, Mat stats, Mat x, Mat gain, Mat bias, double eps, NormKind kind)
+{
+    Job j = {.d = d, .y = {.type = x.type}, .stats = stats, .x = x, .gain = gain, .bias = bias, .eps = eps,
+             .kind = kind, .groups = 1};
+    check(&j);
     pool_run(d->pool, fwd_item, &j, row_items(x));
 }
 
