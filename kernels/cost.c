@@ -150,6 +150,13 @@ static void squares(Device *d, const Squares *list, int64_t count, Dtype type)
         add(d, (Cost){.op = OPKIND_squares, .rate = 1, .bytes = bytes});
 }
 
+/* Bytes of an element of a moment with its share of a scale. */
+static double moment_bytes(const Device *d, MomentType type)
+{
+    double size = (double)dtype_size(moment_dtype(type, d->real));
+    return size + (moment_scaled(type) ? 1.0 / MOMENT_BLOCK : 0);
+}
+
 /* Adds an optimizer update: it reads the gradient, reads and writes the master and `states` moments
  * (over the bus where these are in mapped memory), and writes the storage copy. A master in two halves is
  * read and written as storage copy and remainder. */
@@ -159,9 +166,9 @@ static void update(Device *d, OpKind op, const Update *u, int states)
     size_t real = dtype_size(d->real), master = halves ? sizeof(int16_t) : real,
            gradient = u->bf16_g ? sizeof(uint16_t) : real,
            copy = u->out_type == d->real ? 0 : (size_t)(halves ? 2 : 1) * dtype_size(u->out_type);
+    double moments = (states > 0 ? moment_bytes(d, u->m_type) : 0) + (states > 1 ? moment_bytes(d, u->v_type) : 0);
     arrays(d, op, &u->list->n, sizeof *u->list, u->count,
-           (double)(gradient + (size_t)(2 * states) * real + 2 * master + copy),
-           u->mapped ? (double)(master + (size_t)states * real) : 0);
+           (double)(gradient + 2 * master + copy) + 2 * moments, u->mapped ? (double)master + moments : 0);
 }
 
 /* ---- one row per op: statements over its arguments ---- */

@@ -23,13 +23,14 @@
 #define DEVICE_H
 #include "base.h"
 #include "exact.h"
+#include "moments.h"
 #include "pool.h"
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef enum { F64, F32, BF16, F16, I32, I64, I16, DTYPES } Dtype;
-static inline size_t dtype_size(Dtype t) { static const uint8_t n[] = {8, 4, 2, 2, 4, 8, 2}; return n[t]; }
+typedef enum { F64, F32, BF16, F16, I32, I64, I16, U8, DTYPES } Dtype;
+static inline size_t dtype_size(Dtype t) { static const uint8_t n[] = {8, 4, 2, 2, 4, 8, 2, 1}; return n[t]; }
 const char *dtype_name(Dtype t);             /* "F64", "F32", "BF16", ... as in safetensors */
 
 /* View of a matrix. (B, S, C) is rows = B*S, cols = C; element (r, c) is element r*ld + c from p on. */
@@ -181,7 +182,20 @@ typedef struct {
     int64_t seen;              /* bool: the host knows the verdict on the step before */
 } Limits;
 
-/* n consecutive elements that an optimizer updates. Arrays are real, [n], in device memory, but for g. */
+/* The numbers of an array's blocks of MOMENT_BLOCK elements in the whole tensor, which decide on the bits that
+ * its moments are rounded with: block b is first + (at + b) / run * step + (at + b) % run of the stream `key`. */
+typedef struct {
+    uint64_t key;              /* rng_key(seed, name) */
+    int64_t first;
+    int32_t at, run, step;     /* run: blocks of a row that this rank has, or more than all its blocks */
+} BlockNumbers;
+BOTH_SIDES int64_t block_number(const BlockNumbers *n, int64_t b)
+{
+    uint32_t i = (uint32_t)(n->at + b), row = i / (uint32_t)n->run;
+    return n->first + (int64_t)row * n->step + (i - row * (uint32_t)n->run);
+}
+
+/* n consecutive elements that an optimizer updates. Arrays are real, [n], in device memory, but for g, m, v. */
 typedef struct {
     int64_t n;
     void *w;                   /* in/out: master weights; NULL: they are in `out` and `rest` */
@@ -189,6 +203,8 @@ typedef struct {
                                 * is BF16 then, and out is read and written; NULL: masters are in w */
     const void *g;             /* in: gradient, real or BF16; the op multiplies it by verdict->multiplier */
     void *m, *v;               /* in/out: first and second moments; NULL where the optimizer has none */
+    uint8_t *m_scale, *v_scale;    /* in/out: [n / MOMENT_BLOCK, rounded up] their scales; NULL: none */
+    BlockNumbers blocks;       /* of moments that are not real */
     void *dir;                 /* out of lamb_direction, in of lamb_apply: LAMB's direction; may be g */
     void *out;                 /* out: storage copy of w; NULL when the model reads w itself */
     const double *trust;       /* in: one ratio that multiplies lr (LAMB, LARS); NULL: 1 */
@@ -201,7 +217,9 @@ typedef struct {
     int64_t count;
     Dtype out_type;            /* type of every Updated.out */
     int bf16_g;                /* bool: every Updated.g is BF16, as out_type; else real. Not with LAMB */
-    int mapped;                /* bool: w or rest, m and v lie in mapped memory */
+    MomentType m_type, v_type; /* MOMENT_FP32: real. With another one every array starts a block */
+    int64_t turn;              /* number of the update, less 1 where verdict->behind: moments are rounded by it */
+    int mapped;                /* bool: w or rest, m and v with their scales lie in mapped memory */
     const Verdict *verdict;    /* device memory; with go 0 the op writes nothing */
     double lr, beta1, beta2, eps;
     double bias1, bias2;       /* 1 - beta^t */
@@ -765,6 +783,19 @@ int64_t device_snapshot(Device *d, void *dst, const void *src, size_t bytes);
 /* Copies n F32 masters between the host and where their weights and remainders are (half.h). d as above. */
 void device_put_masters(Device *d, uint16_t *weight, int16_t *rest, const float *src, int64_t n);
 void device_get_masters(Device *d, float *dst, const uint16_t *weight, const int16_t *rest, int64_t n);
+
+/* Copies n moments with scales (moments.h) between the host and the device; put rounds to nearest even. d as
+ * above.
+ *   second  in  bool: of the second moment
+ *   scale   in  of the block that begins with the first element of p
+ *   at      in  place of the first one that is copied, from p on; put: a multiple of MOMENT_BLOCK, as n is
+ *               unless the tensor ends there */
+void device_put_moments(Device *d, void *p, uint8_t *scale, MomentType type, int second, int64_t at,
+                        const float *src, int64_t n);
+void device_get_moments(Device *d, float *dst, const void *p, const uint8_t *scale, MomentType type, int second,
+                        int64_t at, int64_t n);
+/* The type of the memory of moments; real: of those in MOMENT_FP32. */
+Dtype moment_dtype(MomentType type, Dtype real);
 
 /* Opens a device whose ops do nothing, for runs that only count memory. */
 void null_open(Device *d, Dtype real);

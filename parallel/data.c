@@ -54,7 +54,8 @@ void *data_at(const Data *d, const Flat *f, int bucket, int64_t at)
         BUG_ON(at < from || at > to);
         at += d->bucket[bucket].own - from;
     }
-    return (offloaded ? f->offloaded : f->p) + (size_t)(at - start) * dtype_size(f->type);
+    BUG_ON(at % f->block);
+    return (offloaded ? f->offloaded : f->p) + (size_t)((at - start) / f->block) * dtype_size(f->type);
 }
 
 /* ---- opening ---- */
@@ -90,6 +91,13 @@ void data_gradients(Data *d, Dtype kept, Dtype sent)
     BUG_ON((kept != d->real && kept != BF16) || (sent != kept && sent != BF16) || d->units);
     d->kept = kept;
     d->sent = sent;
+}
+
+void data_moments(Data *d, MomentType first, MomentType second)
+{
+    BUG_ON(d->real != F32 && (first || second));
+    d->stored[0] = first;
+    d->stored[1] = second;
 }
 
 /* ---- updates beside the ops ---- */
@@ -235,26 +243,26 @@ static int64_t before(const Data *d, int sharded, int64_t at)
 }
 
 /* Takes an array: elements [0, resident) from `run`, the others from d->mapped. */
-static Flat take_parts(const Data *d, Arena *run, Dtype type, int sharded, int64_t resident)
+static Flat take_parts(const Data *d, Arena *run, Dtype type, int sharded, int64_t resident, int block)
 {
-    Flat f = {.resident = resident, .type = type, .sharded = sharded};
+    Flat f = {.resident = resident, .type = type, .sharded = sharded, .block = block};
     f.n[0] = before(d, sharded, resident);
     f.n[1] = before(d, sharded, d->elems) - f.n[0];
-    f.p = arena_take(run, (size_t)f.n[0] * dtype_size(type));
+    f.p = arena_take(run, (size_t)(f.n[0] / block) * dtype_size(type));
     if (resident < d->elems)
-        f.offloaded = arena_take(d->mapped, (size_t)f.n[1] * dtype_size(type));
+        f.offloaded = arena_take(d->mapped, (size_t)(f.n[1] / block) * dtype_size(type));
     return f;
 }
 
 static Flat take(const Data *d, Arena *run, Dtype type, int sharded)
 {
-    return take_parts(d, run, type, sharded, d->elems);
+    return take_parts(d, run, type, sharded, d->elems, 1);
 }
 
-/* Takes an array of masters, of their remainders, or of moments. */
-static Flat take_state(const Data *d, Arena *run, Dtype type)
+/* Takes an array of masters, of their remainders, of moments, or of the scales of moments' blocks. */
+static Flat take_state(const Data *d, Arena *run, Dtype type, int block)
 {
-    return take_parts(d, run, type, d->stage >= SHARD_OPTIM, d->resident);
+    return take_parts(d, run, type, d->stage >= SHARD_OPTIM, d->resident, block);
 }
 
 /* Takes both windows from one block: the first grows from its start, the second from its end, so any two
@@ -286,14 +294,18 @@ void data_layout(Data *d, Device *dev, Arena *run, int gradients, int moments)
     d->weight = d->master = take(d, run, d->type, d->stage == SHARD_PARAMS);
     take_windows(d, WEIGHTS, d->in, run, d->type, d->stage == SHARD_PARAMS);
     d->bytes[0] = (int64_t)(run->used - start), start = run->used;
-    d->grad = gradients ? take(d, run, d->kept, grads_sharded(d)) : (Flat){.type = d->kept};
+    d->grad = gradients ? take(d, run, d->kept, grads_sharded(d)) : (Flat){.type = d->kept, .block = 1};
     take_windows(d, GRADIENTS, d->out, run, d->sent, gradients && (grads_sharded(d) || narrowed(d)));
     d->bytes[1] = (int64_t)(run->used - start), start = run->used;
     d->halves = gradients && d->type == BF16;
     if (gradients && d->type != d->real)
-        d->master = take_state(d, run, d->halves ? I16 : d->real);
-    for (int i = 0; i < 2; i++)
-        d->moment[i] = i < moments ? take_state(d, run, d->real) : (Flat){.type = d->real};
+        d->master = take_state(d, run, d->halves ? I16 : d->real, 1);
+    for (int i = 0; i < 2; i++) {
+        Dtype type = moment_dtype(d->stored[i], d->real);
+        d->moment[i] = i < moments ? take_state(d, run, type, 1) : (Flat){.type = type, .block = 1};
+        d->scale[i] = i < moments && moment_scaled(d->stored[i]) ? take_state(d, run, U8, MOMENT_BLOCK)
+                                                                 : (Flat){.type = U8, .block = MOMENT_BLOCK};
+    }
     d->bytes[2] = (int64_t)(run->used - start);
     for (int i = 0; i < d->buckets; i++) {
         Bucket *b = &d->bucket[i];

@@ -83,6 +83,7 @@ typedef struct {
     int64_t n[2];              /* elements at p, and at offloaded */
     Dtype type;
     int sharded;
+    int block;                 /* elements of the space that an entry of `type` is for: 1, or MOMENT_BLOCK */
 } Flat;
 
 /* One bucket's message: into a window, out of it, or of whole gradients at `at`. */
@@ -107,7 +108,8 @@ typedef struct {
     Sharding stage;
     Device *dev;
     Dtype type;                /* of weights */
-    Dtype real;                /* of masters and moments */
+    Dtype real;                /* of masters */
+    MomentType stored[2];      /* how moments are stored; MOMENT_FP32: real */
     Dtype kept, sent;          /* of gradients: sums over microbatches; messages of the data groups */
     DataGroups groups[2];      /* of buckets that are not expert's, and that are */
     Comm *embedding;
@@ -125,6 +127,7 @@ typedef struct {
     int64_t cleared;           /* ticket of the zeroing of offloaded gradients; 0: as above */
 
     Flat weight, grad, moment[2];
+    Flat scale[2];             /* of the blocks of moments that have scales (moments.h) */
     Flat master;               /* real; I16 with `halves`; weight's where weights are their own masters */
     int halves;                /* bool: a master is the bf16 weight and the remainder in `master` */
     int gradients;             /* bool: there are gradients and masters */
@@ -142,7 +145,8 @@ typedef struct {
  *   stage    in             SHARD_NONE is taken where all shard groups have one rank
  *   grid     in             its groups data, shard, copies, embedding and expert are kept, not copied
  *   type     in             of weights
- *   real     in             of masters and moments; of gradients, unless data_gradients says otherwise
+ *   real     in             of masters, moments and gradients, unless data_moments and data_gradients say
+ *                           otherwise
  *   bucket   in  [buckets]  on the heap, d's from now on; at, n, expert, phase and sums are set
  *   tied     in             the bucket that another stage has too; -1: none */
 void data_open(Data *d, Sharding stage, Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets,
@@ -151,6 +155,8 @@ void data_close(Data *d);
 
 /* Sets the types of gradients, before data_units. kept: `real` or BF16. sent: kept, or BF16. */
 void data_gradients(Data *d, Dtype kept, Dtype sent);
+/* Sets how moments are stored, before data_layout. */
+void data_moments(Data *d, MomentType first, MomentType second);
 /* The type of what Bucket.grad points at: gradients as layers write them. */
 Dtype data_written(const Data *d);
 
@@ -183,7 +189,8 @@ const DataGroups *data_groups(const Data *d, int bucket);
 void data_own(const Data *d, int bucket, int64_t *from, int64_t *to);
 /* What this rank updates of a bucket: the whole of it with SHARD_NONE, else its shard. */
 void data_updated(const Data *d, int bucket, int64_t *from, int64_t *to);
-/* The address of flat element `at` of array f, in `bucket`, which this rank must hold. NULL: counting. */
+/* The address of flat element `at` of array f, in `bucket`, which this rank must hold; of the scales, that of
+ * the block that starts there. NULL: counting. */
 void *data_at(const Data *d, const Flat *f, int bucket, int64_t at);
 
 /* Clears the gradients: a step starts. */

@@ -28,11 +28,23 @@ static void range_of(const Params *p, const Param *t, const Flat *flat, PieceUse
         *to = *from;
 }
 
+/* Makes p, a piece of a tensor's moment k from element `from` on, one of numbers with scales. A box begins with
+ * a block: a rank's rows are whole blocks. The values of FP8 fit BF16, of FP16 they fit F32. */
+static void set_scales(TensorPiece *p, const Params *params, const Param *t, int k, int64_t from)
+{
+    const Data *d = &params->data;
+    p->moment = d->stored[k];
+    p->second = k;
+    p->scale = param_at(params, t, &d->scale[k], from);
+    p->type = p->moment == MOMENT_FP8 ? BF16 : F32;
+}
+
 static void add_pieces(TensorPiece **list, int *n, const Params *p, const char *suffix, const Flat *flat,
                        int optim, PieceUse use)
 {
     const Data *d = &p->data;
-    int halves = d->halves && flat == &d->master;
+    int halves = d->halves && flat == &d->master, k = flat == &d->moment[1],
+        scaled = (k || flat == &d->moment[0]) && moment_scaled(d->stored[k]);
     for (int i = 0; i < p->nparam; i++) {
         Box box[MAX_BOXES];
         const Param *t = &p->param[i];
@@ -48,6 +60,8 @@ static void add_pieces(TensorPiece **list, int *n, const Params *p, const char *
                 .rows = box[b].rows, .cols = box[b].cols, .ld = box[b].ld, .optim = optim, .dev = d->dev,
                 .data = halves ? param_at(p, t, &d->weight, box[b].at - t->offset) : at,
                 .rest = halves ? at : NULL};
+            if (scaled)
+                set_scales(*list + *n - 1, p, t, k, box[b].at - t->offset);
         }
     }
 }
@@ -77,11 +91,28 @@ void pieces_loaded(Params *p)
         data_gather_all(&p->data, 0);
 }
 
+static void get_moments(const TensorPiece *p, int64_t at, int64_t n, char *dst)
+{
+    float x[4096];
+    for (int64_t i = 0, part; i < n; i += part) {
+        part = n - i < 4096 ? n - i : 4096;
+        device_get_moments(p->dev, x, p->data, p->scale, p->moment, p->second, at + i, part);
+        for (int64_t k = 0; k < part && p->type == BF16; k++) {
+            uint16_t half = f32_to_bf16(x[k]);
+            memcpy(dst + (i + k) * 2, &half, sizeof half);
+        }
+        if (p->type == F32)
+            memcpy(dst + i * 4, x, (size_t)part * sizeof *x);
+    }
+}
+
 void piece_get(const TensorPiece *p, int64_t at, int64_t n, void *dst)
 {
     size_t size = p->rest ? sizeof(uint16_t) : dtype_size(p->type);
     char *from = (char *)p->data + (size_t)at * size;
-    if (p->rest)
+    if (p->scale)
+        get_moments(p, at, n, dst);
+    else if (p->rest)
         device_get_masters(p->dev, dst, (uint16_t *)from, p->rest + at, n);
     else
         device_get(p->dev, dst, from, (size_t)n * size);
@@ -366,15 +397,19 @@ static int open_candidate(Source *s, const char *dir, Comm *c, char why[WHY])
 
 /* Bytes of a piece that go through the host at a time: several blocks, so that few blocks are read
  * twice. */
-#define ROOM (8 * HASH_BLOCK)
+#define ROOM (8 * HASH_BLOCK)      /* whole blocks of moments, of vectors too */
 
 /* Copies n neighbouring elements to a piece, from data's element `at` on.
- *   src   in  [n]  of type `type`: the piece's, or F32 where the piece is BF16 */
+ *   src   in  [n]  of type `type`: the piece's, or F32 where the piece is BF16 or has scales */
 static void piece_put(const TensorPiece *p, int64_t at, int64_t n, void *src, Dtype type)
 {
     size_t size = p->rest ? sizeof(uint16_t) : dtype_size(p->type);
     char *to = (char *)p->data + (size_t)at * size;
     uint16_t *weight = src;
+    if (p->scale) {
+        device_put_moments(p->dev, p->data, p->scale, p->moment, p->second, at, src, n);
+        return;
+    }
     for (int64_t i = 0; i < n && type != p->type; i++) {
         float x;
         memcpy(&x, (char *)src + (size_t)i * sizeof x, sizeof x);
@@ -389,7 +424,7 @@ static void piece_put(const TensorPiece *p, int64_t at, int64_t n, void *src, Dt
 /* Reads a piece of the stored tensor t, as many rows at a time as `room` holds. */
 static int read_piece(Source *s, const StoredTensor *t, const TensorPiece *p, void *room, char why[WHY])
 {
-    Dtype type = p->type == BF16 && t->type != BF16 ? F32 : p->type;
+    Dtype type = p->scale || (p->type == BF16 && t->type != BF16) ? F32 : p->type;
     int64_t line = p->cols * (int64_t)dtype_size(type), most = ROOM / line > 1 ? ROOM / line : 1;
     for (int64_t r = 0; r < p->rows; r += most) {
         int64_t rows = p->rows - r < most ? p->rows - r : most;

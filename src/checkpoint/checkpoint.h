@@ -36,6 +36,11 @@ typedef struct {
     int16_t *rest;                  /* masters in two halves (half.h): their remainders, and data has their
                                      * bf16 weights, both at r*ld + c; type is F32. NULL: data has the
                                      * elements */
+    uint8_t *scale;                 /* moments with scales (moments.h): those of the blocks from data on, which
+                                     * has numbers of the type `moment`; `type` is one that holds their values.
+                                     * NULL: data has the elements */
+    MomentType moment;
+    int second;                     /* bool: second moments */
     Device *dev;                    /* device whose memory data points to; NULL: host memory */
     int optim;                      /* bool: in the optim shard; weights_only loads masters alone of it */
     int may_lack;                   /* bool: a checkpoint may lack it; then data stays as it is */
@@ -136,7 +141,8 @@ int checkpoint_exists(const char *path);
 
 /* Fills the pieces by name. Any layout may have written the checkpoint; only blocks that hold wanted
  * elements are read, each checked against its hash. Types are converted, rounding to nearest even; to bf16
- * as a master is cast to its weight (half.h): a model has the same weights with masters and without. A
+ * as a master is cast to its weight (half.h): a model has the same weights with masters and without. Moments
+ * with scales are rounded as moments.h says, which changes none that had this type when it was saved. A
  * piece NAME.master that the file lacks is read from NAME. A weight whose stored type differs is read
  * from NAME.master where there is one, so that a change of params_dtype loses nothing. Returns the state
  * (json_decref it). Collective over all.

@@ -67,14 +67,28 @@ static void snap(Saver *s, const TensorPiece *p, const void *from, size_t size, 
     s->teller = p->dev;
 }
 
+/* The same of a moment's numbers and then their scales, which need fewer bytes than the values. */
+static View snap_moments(Saver *s, const TensorPiece *p, char *to)
+{
+    int64_t n = p->rows * p->cols, blocks = (n + MOMENT_BLOCK - 1) / MOMENT_BLOCK;
+    char *scale = to + n * moment_size(p->moment);
+    BUG_ON(p->rows > 1 && p->ld != p->cols);
+    s->ticket = device_snapshot(p->dev, to, p->data, (size_t)(n * moment_size(p->moment)));
+    s->ticket = device_snapshot(p->dev, scale, p->scale, (size_t)blocks);
+    s->teller = p->dev;
+    return (View){to, p->cols, NULL, (uint8_t *)scale, NULL};
+}
+
 /* The same of a whole piece: all weights of masters, then all their remainders. Returns where it lies. */
 static View snap_piece(Saver *s, const TensorPiece *p, char *to)
 {
     char *rest = to + (size_t)(p->rows * p->cols) * sizeof(uint16_t);
+    if (p->scale)
+        return snap_moments(s, p, to);
     snap(s, p, p->data, p->rest ? sizeof(uint16_t) : dtype_size(p->type), to);
     if (p->rest)
         snap(s, p, p->rest, sizeof *p->rest, rest);
-    return (View){to, p->cols, p->rest ? (int16_t *)rest : NULL, NULL};
+    return (View){to, p->cols, p->rest ? (int16_t *)rest : NULL, NULL, NULL};
 }
 
 static void take_snapshot(Saver *s)
@@ -441,7 +455,7 @@ static Saver *open_as(const Saver *is, Arena *host)
     s->part = xcalloc((size_t)is->all->size, sizeof *s->part);
     s->view = xcalloc((size_t)n, sizeof *s->view);
     for (int i = 0; i < n; i++)
-        s->view[i] = (View){p[i].data, p[i].ld, p[i].rest, p[i].dev};
+        s->view[i] = (View){p[i].data, p[i].ld, p[i].rest, p[i].scale, p[i].dev};
     if (s->async) {
         open_thread(s);
         job_start(s, touch_snapshot);

@@ -24,7 +24,8 @@ static void cursor_read(Cursor *c, char *to, int64_t bytes)
         const int64_t size = (int64_t)dtype_size(p->type);
         int64_t run = v->ld == p->cols ? (p->rows - c->row) * p->cols - c->col : p->cols - c->col;
         run = run * size < bytes ? run : bytes / size;
-        TensorPiece at = {.data = (char *)v->p, .rest = (int16_t *)v->rest, .type = p->type, .dev = v->dev};
+        TensorPiece at = *p;
+        at.data = (char *)v->p, at.rest = (int16_t *)v->rest, at.scale = (uint8_t *)v->scale, at.dev = v->dev;
         piece_get(&at, c->row * v->ld + c->col, run, to);
         to += run * size;
         bytes -= run * size;

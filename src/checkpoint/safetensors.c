@@ -12,10 +12,10 @@
 #define HEADER_MAX 100000000            /* the format's own limit */
 #define ALIGN 8                         /* spaces pad the header so that the data start at a multiple */
 
-/* All types of the format with their bits; the first six are ours, in the order of Dtype. */
+/* All types of the format with their bits; the first ones are ours, in the order of Dtype. */
 static const struct { const char *name; int bits; } types[] = {
     {"F64", 64}, {"F32", 32}, {"BF16", 16}, {"F16", 16}, {"I32", 32}, {"I64", 64},
-    {"BOOL", 8}, {"U8", 8}, {"I8", 8}, {"I16", 16}, {"U16", 16}, {"U32", 32}, {"U64", 64}, {"C64", 64},
+    {"I16", 16}, {"U8", 8}, {"BOOL", 8}, {"I8", 8}, {"U16", 16}, {"U32", 32}, {"U64", 64}, {"C64", 64},
     {"F4", 4}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8},
     {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
 };

@@ -10,8 +10,8 @@
 /* Pieces [first, first + count) of one tensor, written as one box of `rows` rows. */
 typedef struct { int first, count; int64_t rows; char name[BOX_NAME]; } Entry;
 
-/* Where the elements of a piece are read: data, ld, rest and dev of a TensorPiece. */
-typedef struct { const char *p; int64_t ld; const int16_t *rest; Device *dev; } View;
+/* Where the elements of a piece are read: data, ld, rest, scale and dev of a TensorPiece. */
+typedef struct { const char *p; int64_t ld; const int16_t *rest; const uint8_t *scale; Device *dev; } View;
 
 typedef enum { IDLE, WRITING, SENDING, COMMITTING, SPREADING, VERIFYING, DELETING } Phase;
 

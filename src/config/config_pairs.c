@@ -63,6 +63,16 @@ static int shares_data(const Config *c)
     PAIR(main_grads_dtype, optimizer,                                                                        \
          c->main_grads_dtype == MAIN_GRADS_DTYPE_BF16 && c->optimizer == OPTIMIZER_LAMB,                     \
          "lamb keeps the direction of its step in the gradient's memory: use fp32, or adam")                 \
+    PAIR(exp_avg_dtype, params_dtype,                                                                        \
+         c->exp_avg_dtype != EXP_AVG_DTYPE_FP32 && c->params_dtype == PARAMS_DTYPE_FP64,                     \
+         "fp64 is for checking and keeps fp64 moments: use fp32 for the moment, or other weights")           \
+    PAIR(exp_avg_sq_dtype, params_dtype,                                                                     \
+         c->exp_avg_sq_dtype != EXP_AVG_SQ_DTYPE_FP32 && c->params_dtype == PARAMS_DTYPE_FP64,               \
+         "fp64 is for checking and keeps fp64 moments: use fp32 for the moment, or other weights")           \
+    PAIR(exp_avg_sq_dtype, optimizer,                                                                        \
+         c->exp_avg_sq_dtype != EXP_AVG_SQ_DTYPE_FP32 && c->optimizer != OPTIMIZER_ADAM &&                   \
+             c->optimizer != OPTIMIZER_LAMB,                                                                 \
+         "it has no second moment: leave it out")                                                            \
     PAIR(grad_reduce_in_bf16, params_dtype,                                                                  \
          c->grad_reduce_in_bf16 && c->params_dtype != PARAMS_DTYPE_BF16,                                     \
          "gradients of other weights are sent in fp32: use false, or bf16")                                  \

@@ -123,6 +123,28 @@ int param_boxes(const Params *p, const Param *t, int64_t from, int64_t to, Box b
     return n;
 }
 
+BlockNumbers param_blocks(const Params *p, const Param *t, int64_t from, int64_t *to)
+{
+    int64_t global = 0, local = 0, C = t->local_cols, first = 0, rows = 0;
+    for (int s = 0; s < MAX_SEGMENTS && t->segment[s]; s++) {
+        slice(p, t, s, &first, &rows);
+        if (from < (local + rows) * C || s + 1 == MAX_SEGMENTS || !t->segment[s + 1])
+            break;
+        global += t->segment[s];
+        local += rows;
+    }
+    *to = *to < (local + rows) * C ? *to : (local + rows) * C;
+    BlockNumbers b = {.key = rng_key((uint64_t)p->cfg->seed, t->name), .run = INT32_MAX,
+                      .at = (int32_t)((from - local * C) / MOMENT_BLOCK),
+                      .first = (global + first) * t->cols / MOMENT_BLOCK};
+    if (t->def->cut == CUT_COLS) {
+        b.first = slices(p, t)->rank * C / MOMENT_BLOCK;
+        b.run = (int32_t)(C / MOMENT_BLOCK);
+        b.step = (int32_t)(t->cols / MOMENT_BLOCK);
+    }
+    return b;
+}
+
 /* ---- which tensors ---- */
 
 static int part_number(const Config *c, PartKind kind, int layer)
@@ -330,6 +352,7 @@ void params_open(Params *p, const Config *cfg, Grid *grid, const Placement *pl)
               buckets, tied);
     Dtype kept = cfg->main_grads_dtype == MAIN_GRADS_DTYPE_BF16 ? BF16 : p->real;
     data_gradients(&p->data, kept, cfg->grad_reduce_in_bf16 ? BF16 : kept);
+    data_moments(&p->data, (MomentType)cfg->exp_avg_dtype, (MomentType)cfg->exp_avg_sq_dtype);
     list_products(p);
     PartRange *unit = xcalloc((size_t)p->nparts + 1, sizeof *unit);
     for (int i = 0; i < p->nparts; i++)

@@ -66,21 +66,27 @@ static void list_squares(SquaresList *l, Squares s)
     l->n += s.n > 0;
 }
 
-/* What the update needs of t. LAMB's direction overwrites the gradient, which is not needed any more.
+/* Whether moments are rounded by the numbers of their blocks. */
+static int has_blocks(const Data *x) { return x->stored[0] || x->stored[1]; }
+
+/* What the update needs of elements [from, *end) of t, or of the first of them: *end is set back. LAMB's
+ * direction overwrites the gradient, which is not needed any more.
  *   trust  in  the trust ratio of t, on the device; NULL: t has none */
-static Updated updated_of(const Optimizer *o, const Param *t, const double *trust)
+static Updated updated_of(const Optimizer *o, const Param *t, const double *trust, int64_t from, int64_t *end)
 {
     const Params *p = o->params;
     const Data *x = &p->data;
-    int64_t from, to;
-    param_updated(p, t, &from, &to);
-    if (from >= to)
-        return (Updated){0};
+    BlockNumbers blocks = {0};
+    if (has_blocks(x))
+        blocks = param_blocks(p, t, from, end);
+    int64_t to = *end;
     void *g = param_at(p, t, &x->grad, from);
     void *master = param_at(p, t, &x->master, from);
     return (Updated){.n = to - from, .w = x->halves ? NULL : master, .rest = x->halves ? master : NULL,
                      .g = g, .dir = g,
                      .m = param_at(p, t, &x->moment[0], from), .v = param_at(p, t, &x->moment[1], from),
+                     .m_scale = param_at(p, t, &x->scale[0], from),
+                     .v_scale = param_at(p, t, &x->scale[1], from), .blocks = blocks,
                      .out = p->type == p->real ? NULL : param_at(p, t, &x->weight, from), .trust = trust,
                      .wd = t->def->decay ? o->cfg->weight_decay : 0};
 }
@@ -101,8 +107,11 @@ static void list_updated(Optimizer *o, const double *const *ratio)
         order[end[p->param[i].bucket]++] = i;
     for (int b = 0, k = 0; b < buckets; b++) {
         for (; k < end[b]; k++) {
-            o->updated[n] = updated_of(o, &p->param[order[k]], ratio[order[k]]);
-            n += o->updated[n].n > 0;
+            const Param *t = &p->param[order[k]];
+            int64_t from, last;
+            param_updated(p, t, &from, &last);
+            for (int64_t to = last; from < last; from = to, to = last)
+                o->updated[n++] = updated_of(o, t, ratio[order[k]], from, &to);
         }
         o->first[b + 1] = n;
     }
@@ -117,7 +126,7 @@ static void make_lists(Optimizer *o, int trust)
     o->of_gradient.list = xcalloc((size_t)p->nparam + 1, sizeof *o->of_gradient.list);
     o->of_masters.list = xcalloc((size_t)p->nparam + 1, sizeof *o->of_masters.list);
     o->of_pairs.list = xcalloc(2 * (size_t)o->ratios + 1, sizeof *o->of_pairs.list);
-    o->updated = xcalloc((size_t)p->nparam + 1, sizeof *o->updated);
+    o->updated = xcalloc((size_t)p->nparam * MAX_SEGMENTS + 1, sizeof *o->updated);
     o->first = xcalloc((size_t)p->data.buckets + 1, sizeof *o->first);
     const double **ratio = xcalloc((size_t)p->nparam + 1, sizeof *ratio);
     o->tied = -1;
@@ -323,6 +332,8 @@ static Update update_of(const Optimizer *o, double lr)
     const Config *c = o->cfg;
     double step = (double)o->updates, before = step - 1;
     return (Update){.out_type = o->params->type, .bf16_g = o->params->data.grad.type == BF16,
+                    .m_type = o->params->data.stored[0], .v_type = o->params->data.stored[1],
+                    .turn = o->updates,
                     .verdict = o->verdict, .lr = lr, .beta1 = c->adam_beta1, .beta2 = c->adam_beta2,
                     .eps = c->adam_eps,
                     .bias1 = 1 - pow(c->adam_beta1, step), .bias2 = 1 - pow(c->adam_beta2, step),

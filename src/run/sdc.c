@@ -27,16 +27,19 @@ static void add_tensor(RunSdc *s, const Params *p, const Param *t, const Flat *f
     groups |= t->bucket == p->data.tied ? 1u << EMBEDDING : 0;
     int64_t from, to, shared = param_shared_kv(p, t);
     param_held(p, t, f, &from, &to);
-    int64_t middle = shared < from ? from : shared < to ? shared : to, size = (int64_t)dtype_size(f->type);
+    int64_t middle = shared < from ? from : shared < to ? shared : to, size = (int64_t)dtype_size(f->type),
+            block = f->block;
     if (from < middle)
-        add(s, t->name, suffix, param_at(p, t, f, from), (middle - from) * size, groups);
+        add(s, t->name, suffix, param_at(p, t, f, from), (middle - from + block - 1) / block * size, groups);
     if (middle < to)
-        add(s, t->name, suffix, param_at(p, t, f, middle), (to - middle) * size, groups | 1u << KV);
+        add(s, t->name, suffix, param_at(p, t, f, middle), (to - middle + block - 1) / block * size,
+            groups | 1u << KV);
 }
 
 void sdc_open(Run *r, Arena *run)
 {
-    static const char *const moment[] = {".exp_avg", ".exp_avg_sq"};
+    static const char *const moment[] = {".exp_avg", ".exp_avg_sq"},
+                      *const scale[] = {".exp_avg.scales", ".exp_avg_sq.scales"};
     RunSdc *s = &r->sdc;
     const Params *p = &r->params;
     const Data *d = &p->data;
@@ -58,8 +61,11 @@ void sdc_open(Run *r, Arena *run)
         add_tensor(s, p, t, &d->weight, "");
         if (p->type != p->real)
             add_tensor(s, p, t, &d->master, ".master");
-        for (int k = 0; k < d->moments; k++)
+        for (int k = 0; k < d->moments; k++) {
             add_tensor(s, p, t, &d->moment[k], moment[k]);
+            if (moment_scaled(d->stored[k]))
+                add_tensor(s, p, t, &d->scale[k], scale[k]);
+        }
     }
     s->sum = arena_take(run, (size_t)s->n * sizeof *s->sum);
     s->kept = xcalloc((size_t)s->n + 1, sizeof *s->kept);

@@ -24,10 +24,7 @@ static inline void store_pairs(void *out, WVec a, WVec b)
     memcpy((char *)out + sizeof even, &odd, sizeof odd);
 }
 
-/* Draws the random words of one row from counter `first` on, in order.
- *   words  out  [n]  rounded up to a multiple of WN * 4
- *   first  in        counter of words[0..3]: column / 4 */
-static void draw(uint32_t *words, int64_t n, uint64_t key, int64_t first, int64_t position, int64_t sample)
+void FN(draw_words)(uint32_t *words, int64_t n, uint64_t key, int64_t first, int64_t position, int64_t sample)
 {
     WVec step, zero = {0};
     for (int i = 0; i < WN; i++)
@@ -64,8 +61,8 @@ static void item_fn(void *ctx, int64_t item, int thread)
         REAL *y = row_out(ym, r, xbuf);
         if (s->p > 0 || s->jitter > 0) {
             int64_t row = s->row0 + r, seq = s->runs->stride;
-            draw(words, skip + t.cols, s->key, first, positions_at(s->runs, row % seq),
-                 s->sample[row / seq]);
+            FN(draw_words)(words, skip + t.cols, s->key, first, positions_at(s->runs, row % seq),
+                           s->sample[row / seq]);
             for (int64_t i = 0; i < t.cols && s->jitter > 0; i++)
                 f[i] = 1 + jitter * ((REAL)(int32_t)(words[skip + i] >> 8) * (REAL)0x1p-23 - 1);
             for (int64_t i = 0; i < t.cols && s->jitter <= 0; i++)
