@@ -166,7 +166,8 @@ static void update(Device *d, OpKind op, const Update *u, int states)
     size_t real = dtype_size(d->real), master = halves ? sizeof(int16_t) : real,
            gradient = u->bf16_g ? sizeof(uint16_t) : real,
            copy = u->out_type == d->real ? 0 : (size_t)(halves ? 2 : 1) * dtype_size(u->out_type);
-    double moments = (states > 0 ? moment_bytes(d, u->m_type) : 0) + (states > 1 ? moment_bytes(d, u->v_type) : 0);
+    double moments =
+        (states > 0 ? moment_bytes(d, u->m_type) : 0) + (states > 1 ? moment_bytes(d, u->v_type) : 0);
     arrays(d, op, &u->list->n, sizeof *u->list, u->count,
            (double)(gradient + 2 * master + copy) + 2 * moments, u->mapped ? (double)master + moments : 0);
 }

@@ -82,7 +82,7 @@ int64_t device_snapshot(Device *d, void *dst, const void *src, size_t bytes)
     return 0;
 }
 
-/* Masters that are taken apart or joined at a time. */
+/* Masters that are taken apart or joined at a time; moments that are encoded or decoded. */
 enum { MASTERS = 1 << 15 };
 
 void device_put_masters(Device *d, uint16_t *weight, int16_t *rest, const float *src, int64_t n)
@@ -115,17 +115,18 @@ void device_get_masters(Device *d, float *dst, const uint16_t *weight, const int
 
 Dtype moment_dtype(MomentType type, Dtype real)
 {
-    const Dtype types[] = {[MOMENT_FP32] = real, [MOMENT_BF16] = BF16, [MOMENT_FP16] = F16, [MOMENT_FP8] = U8};
+    const Dtype types[] = {
+        [MOMENT_FP32] = real, [MOMENT_BF16] = BF16, [MOMENT_FP16] = F16, [MOMENT_FP8] = U8};
     return types[type];
 }
 
-/* Number i of an array whose numbers have `size` bytes, 1 or 2. */
-static uint32_t code_at(const void *p, int64_t i, int size)
+/* Number i of an array; bytes: of a number, 1 or 2. */
+static uint32_t code_at(const void *p, int64_t i, int bytes)
 {
-    return size == 1 ? ((const uint8_t *)p)[i] : ((const uint16_t *)p)[i];
+    return bytes == 1 ? ((const uint8_t *)p)[i] : ((const uint16_t *)p)[i];
 }
 
-static void encode_block(MomentFormat f, int size, void *codes, uint8_t *scale, const float *src, int64_t n)
+static void encode_block(MomentFormat f, int bytes, void *codes, uint8_t *scale, const float *src, int64_t n)
 {
     uint32_t amax = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -135,7 +136,7 @@ static void encode_block(MomentFormat f, int size, void *codes, uint8_t *scale, 
     *scale = moment_scale(f, amax);
     for (int64_t i = 0; i < n; i++) {
         uint32_t code = moment_encode(f, src[i], moment_inverse(*scale), UINT32_MAX);
-        if (size == 1)
+        if (bytes == 1)
             ((uint8_t *)codes)[i] = (uint8_t)code;
         else
             ((uint16_t *)codes)[i] = (uint16_t)code;
@@ -148,33 +149,34 @@ void device_put_moments(Device *d, void *p, uint8_t *scale, MomentType type, int
     MomentFormat f = moment_format(type, second);
     uint8_t scales[MASTERS / MOMENT_BLOCK];
     uint16_t codes[MASTERS];
-    int size = moment_size(type);
+    int bytes = moment_size(type);
     BUG_ON(!moment_scaled(type) || at % MOMENT_BLOCK);
     for (int64_t i = 0, part; i < n; i += part) {
         part = n - i < MASTERS ? n - i : MASTERS;
         for (int64_t k = 0; k < part; k += MOMENT_BLOCK)
-            encode_block(f, size, (char *)codes + k * size, scales + k / MOMENT_BLOCK, src + i + k,
+            encode_block(f, bytes, (char *)codes + k * bytes, scales + k / MOMENT_BLOCK, src + i + k,
                          part - k < MOMENT_BLOCK ? part - k : MOMENT_BLOCK);
-        device_put(d, (char *)p + (at + i) * size, codes, (size_t)(part * size));
-        device_put(d, scale + (at + i) / MOMENT_BLOCK, scales, (size_t)(part + MOMENT_BLOCK - 1) / MOMENT_BLOCK);
+        device_put(d, (char *)p + (at + i) * bytes, codes, (size_t)(part * bytes));
+        device_put(d, scale + (at + i) / MOMENT_BLOCK, scales,
+                   (size_t)(part + MOMENT_BLOCK - 1) / MOMENT_BLOCK);
     }
 }
 
-void device_get_moments(Device *d, float *dst, const void *p, const uint8_t *scale, MomentType type, int second,
-                        int64_t at, int64_t n)
+void device_get_moments(Device *d, float *dst, const void *p, const uint8_t *scale, MomentType type,
+                        int second, int64_t at, int64_t n)
 {
     MomentFormat f = moment_format(type, second);
     uint8_t scales[MASTERS / MOMENT_BLOCK + 1];
     uint16_t codes[MASTERS];
-    int size = moment_size(type);
+    int bytes = moment_size(type);
     BUG_ON(!moment_scaled(type));
     for (int64_t i = 0, part; i < n; i += part) {
         int64_t from = at + i, block = from / MOMENT_BLOCK;
         part = n - i < MASTERS - MOMENT_BLOCK ? n - i : MASTERS - MOMENT_BLOCK;
-        device_get(d, codes, (const char *)p + from * size, (size_t)(part * size));
+        device_get(d, codes, (const char *)p + from * bytes, (size_t)(part * bytes));
         device_get(d, scales, scale + block, (size_t)((from + part - 1) / MOMENT_BLOCK - block + 1));
         for (int64_t k = 0; k < part; k++)
-            dst[i + k] = moment_decode(f, code_at(codes, k, size)) *
+            dst[i + k] = moment_decode(f, code_at(codes, k, bytes)) *
                          moment_factor(scales[(from + k) / MOMENT_BLOCK - block]);
     }
 }

@@ -182,10 +182,10 @@ typedef struct {
     int64_t seen;              /* bool: the host knows the verdict on the step before */
 } Limits;
 
-/* The numbers of an array's blocks of MOMENT_BLOCK elements in the whole tensor, which decide on the bits that
- * its moments are rounded with: block b is first + (at + b) / run * step + (at + b) % run of the stream `key`. */
+/* The numbers of an array's blocks of MOMENT_BLOCK elements in the whole tensor. They decide on the bits with
+ * which moments are rounded. Block b has the number first + (at + b) / run * step + (at + b) % run. */
 typedef struct {
-    uint64_t key;              /* rng_key(seed, name) */
+    uint64_t key;              /* of the random bits: rng_key(seed, name) */
     int64_t first;
     int32_t at, run, step;     /* run: blocks of a row that this rank has, or more than all its blocks */
 } BlockNumbers;
@@ -195,7 +195,7 @@ BOTH_SIDES int64_t block_number(const BlockNumbers *n, int64_t b)
     return n->first + (int64_t)row * n->step + (i - row * (uint32_t)n->run);
 }
 
-/* n consecutive elements that an optimizer updates. Arrays are real, [n], in device memory, but for g, m, v. */
+/* n consecutive elements that an optimizer updates. Arrays: device memory, [n], real but for g, m and v. */
 typedef struct {
     int64_t n;
     void *w;                   /* in/out: master weights; NULL: they are in `out` and `rest` */
@@ -218,7 +218,7 @@ typedef struct {
     Dtype out_type;            /* type of every Updated.out */
     int bf16_g;                /* bool: every Updated.g is BF16, as out_type; else real. Not with LAMB */
     MomentType m_type, v_type; /* MOMENT_FP32: real. With another one every array starts a block */
-    int64_t turn;              /* number of the update, less 1 where verdict->behind: moments are rounded by it */
+    int64_t turn;              /* number of the update, verdict->behind included: moments are rounded by it */
     int mapped;                /* bool: w or rest, m and v with their scales lie in mapped memory */
     const Verdict *verdict;    /* device memory; with go 0 the op writes nothing */
     double lr, beta1, beta2, eps;
@@ -792,8 +792,8 @@ void device_get_masters(Device *d, float *dst, const uint16_t *weight, const int
  *               unless the tensor ends there */
 void device_put_moments(Device *d, void *p, uint8_t *scale, MomentType type, int second, int64_t at,
                         const float *src, int64_t n);
-void device_get_moments(Device *d, float *dst, const void *p, const uint8_t *scale, MomentType type, int second,
-                        int64_t at, int64_t n);
+void device_get_moments(Device *d, float *dst, const void *p, const uint8_t *scale, MomentType type,
+                        int second, int64_t at, int64_t n);
 /* The type of the memory of moments; real: of those in MOMENT_FP32. */
 Dtype moment_dtype(MomentType type, Dtype real);
 

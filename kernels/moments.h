@@ -26,12 +26,12 @@ typedef enum { MOMENT_FP32, MOMENT_BF16, MOMENT_FP16, MOMENT_FP8 } MomentType;
 /* A number's magnitude in `code` bits: the upper bits of an F32's, less those of the exponents that are not
  * there. Codes below 1 << (23 - shift) are subnormal. */
 typedef struct {
-    uint8_t shift;             /* bits of an F32's fraction that are missing */
-    uint8_t sign;              /* place of the sign; 0: none, of a second moment */
-    uint8_t scaled;            /* bool: blocks have scales */
-    uint32_t low;              /* bits of the smallest normal number as F32 */
-    uint32_t most;             /* bits of the largest number as F32 */
-    uint32_t nan;              /* code of NaN */
+    uint8_t shift;  /* bits of an F32's fraction that are missing */
+    uint8_t sign;   /* place of the sign; 0: none, of a second moment */
+    uint8_t scaled; /* bool: blocks have scales */
+    uint32_t low;   /* bits of the smallest normal number as F32 */
+    uint32_t most;  /* bits of the largest number as F32 */
+    uint32_t nan;   /* code of NaN */
 } MomentFormat;
 
 /* second, bool: of the second moment. FP32 has no format. */
@@ -48,8 +48,14 @@ BOTH_SIDES MomentFormat moment_format(MomentType type, int second)
 }
 
 /* Bytes of an element. */
-BOTH_SIDES int moment_size(MomentType type) { return type == MOMENT_FP32 ? 4 : type == MOMENT_FP8 ? 1 : 2; }
-BOTH_SIDES int moment_scaled(MomentType type) { return type >= MOMENT_FP16; }
+BOTH_SIDES int moment_size(MomentType type)
+{
+    return type == MOMENT_FP32 ? 4 : type == MOMENT_FP8 ? 1 : 2;
+}
+BOTH_SIDES int moment_scaled(MomentType type)
+{
+    return type >= MOMENT_FP16;
+}
 
 BOTH_SIDES uint32_t moment_bits(float x)
 {
@@ -74,10 +80,16 @@ BOTH_SIDES uint8_t moment_scale(MomentFormat f, uint32_t amax)
     return (uint8_t)(amax ? e + 127 : 0);
 }
 /* What numbers of the block are multiplied by, and its inverse. */
-BOTH_SIDES float moment_factor(uint8_t scale) { return moment_float((uint32_t)scale << 23); }
-BOTH_SIDES float moment_inverse(uint8_t scale) { return moment_float((uint32_t)(scale ? 254 - scale : 0) << 23); }
+BOTH_SIDES float moment_factor(uint8_t scale)
+{
+    return moment_float((uint32_t)scale << 23);
+}
+BOTH_SIDES float moment_inverse(uint8_t scale)
+{
+    return moment_float((uint32_t)(scale ? 254 - scale : 0) << 23);
+}
 
-/* 16 random bits as what is added to the bits that go; and the same that rounds the bits u to nearest even. */
+/* What is added to the bits that go, by 16 random bits. */
 BOTH_SIDES uint32_t moment_chance(MomentFormat f, uint32_t random)
 {
     return f.shift >= 16 ? random << (f.shift - 16) | 1u << (f.shift - 16) >> 1 : random >> (16 - f.shift);
@@ -89,7 +101,7 @@ BOTH_SIDES uint32_t moment_chance(MomentFormat f, uint32_t random)
 BOTH_SIDES uint32_t moment_encode(MomentFormat f, float x, float inverse, uint32_t chance)
 {
     uint32_t sign = moment_bits(x) >> 31, u = moment_bits(x) & 0x7fffffff, code;
-    int finite = u < 0x7f800000, above = u > 0;
+    int finite = u<0x7f800000, above = u> 0;
     if (f.scaled) {
         float y = moment_float(u) * inverse, low = moment_float(f.low);
         /* adding the smallest normal number to a smaller one gives bits whose upper part is the subnormal */
@@ -113,8 +125,8 @@ BOTH_SIDES float moment_decode(MomentFormat f, uint32_t code)
         return moment_float(code << 16);
     u = u == f.nan ? 0x7fc00000 : u;
     y = u < 1u << (23 - f.shift) ? moment_float((u << f.shift) + f.low) - moment_float(f.low)
-        : u == 0x7fc00000       ? moment_float(u)
-                                : moment_float((u << f.shift) + f.low - (1u << 23));
+        : u == 0x7fc00000        ? moment_float(u)
+                                 : moment_float((u << f.shift) + f.low - (1u << 23));
     return moment_float(moment_bits(y) | sign << 31);
 }
 #endif

@@ -83,7 +83,7 @@ typedef struct {
     int64_t n[2];              /* elements at p, and at offloaded */
     Dtype type;
     int sharded;
-    int block;                 /* elements of the space that an entry of `type` is for: 1, or MOMENT_BLOCK */
+    int block; /* elements of the space that an entry of `type` is for: 1, or MOMENT_BLOCK */
 } Flat;
 
 /* One bucket's message: into a window, out of it, or of whole gradients at `at`. */

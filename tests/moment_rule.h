@@ -5,9 +5,14 @@
 #define MOMENT_RULE_H
 #include "ops.h"
 
-/* A format in numbers: bits of the fraction, exponent of the smallest normal number, largest number, 0: without
- * scales. */
-typedef struct { int bits, emin; double most; uint32_t nan; int sign; } Rule;
+/* A format in numbers: bits of the fraction, exponent of the smallest normal number, largest number (0: no
+ * scales), code of NaN, place of the sign (0: none). */
+typedef struct {
+    int bits, emin;
+    double most;
+    uint32_t nan;
+    int sign;
+} Rule;
 
 static Rule rule_of(MomentType type, int second)
 {
@@ -60,7 +65,7 @@ static uint32_t rule_code(Rule r, float x, int e, int64_t random)
     frexp(y, &E);
     unit = ldexp(1, (E - 1 < r.emin ? r.emin : E - 1) - r.bits);
     uint64_t units = (uint64_t)floor(y / unit);
-    lost = nearbyint((y / unit - (double)units) * ldexp(1, shift));     /* of 2^shift */
+    lost = nearbyint((y / unit - (double)units) * ldexp(1, shift)); /* of 2^shift */
     chance = random < 0    ? ldexp(1, shift - 1) - 1 + (double)(units & 1)
              : shift >= 16 ? ldexp((double)random, shift - 16) + (shift > 16 ? ldexp(1, shift - 17) : 0)
                            : floor(ldexp((double)random, shift - 16));
@@ -72,8 +77,15 @@ static uint32_t rule_code(Rule r, float x, int e, int64_t random)
 
 /* ---- an update beside the rule ---- */
 
-enum { ENTRIES = 5, SPAN = 9216, ELEMENTS = ENTRIES * SPAN, BLOCKS = ELEMENTS / MOMENT_BLOCK, OPTIMIZERS = 6 };
-static const char *const optimizers[OPTIMIZERS] = {"adam", "sgd", "nesterov", "lars", "lamb_direction", "lamb"};
+enum {
+    ENTRIES = 5,
+    SPAN = 9216,
+    ELEMENTS = ENTRIES * SPAN,
+    BLOCKS = ELEMENTS / MOMENT_BLOCK,
+    OPTIMIZERS = 6
+};
+static const char *const optimizers[OPTIMIZERS] = {"adam",           "sgd", "nesterov", "lars",
+                                                   "lamb_direction", "lamb"};
 static const char *const moment_types[] = {"fp32", "bf16", "fp16", "fp8"};
 static const int64_t lengths[ENTRIES] = {SPAN, 8192, 8191, 33, 7};
 
@@ -99,25 +111,25 @@ static void *on_device(Device *d, const void *src, size_t bytes)
     return p;
 }
 
-/* Both forms of the state on the host: moments in F32, and their codes, which the F32 ones are the values of. */
+/* Both forms of the state on the host: moments in F32, and their codes, whose values the F32 ones are. */
 typedef struct {
     float w[ELEMENTS], g[ELEMENTS], f32[2][ELEMENTS];
     uint16_t short_g[ELEMENTS], out[ELEMENTS];
     uint8_t code[2][4 * ELEMENTS], scale[2][BLOCKS];
 } Moments;
 
-static uint32_t code_of(const uint8_t *code, int64_t i, int size)
+static uint32_t code_of(const uint8_t *code, int64_t i, int bytes)
 {
     uint16_t h;
-    if (size == 1)
+    if (bytes == 1)
         return code[i];
     memcpy(&h, code + 2 * i, 2);
     return h;
 }
-static void put_code(uint8_t *code, int64_t i, int size, uint32_t c)
+static void put_code(uint8_t *code, int64_t i, int bytes, uint32_t c)
 {
     uint16_t h = (uint16_t)c;
-    if (size == 1)
+    if (bytes == 1)
         code[i] = (uint8_t)c;
     else
         memcpy(code + 2 * i, &h, 2);
@@ -155,7 +167,7 @@ static void fill(Moments *s, MomentType m, MomentType v, int wild)
         s->f32[1][i] = (float)(i % 6 && i / 32 % 11 ? fabs(normal(3, i)) * size * size : 0);
     }
     if (wild)
-        s->g[40] = 1e25F, s->g[SPAN + 8190] = -1e38F;       /* a square that F32 does not hold */
+        s->g[40] = 1e25F, s->g[SPAN + 8190] = -1e38F; /* a square that F32 does not hold */
     for (int k = 0; k < 2; k++)
         if (k ? v : m)
             store_by_rule(s, k, k ? v : m, 0, ELEMENTS, NULL);
@@ -165,8 +177,11 @@ static void fill(Moments *s, MomentType m, MomentType v, int wild)
 
 static BlockNumbers numbers_of(int entry)
 {
-    BlockNumbers b = {.key = 77 + (uint64_t)entry, .first = entry == 1 ? ((int64_t)1 << 29) - 3 : entry * 1000,
-                      .at = entry, .run = entry == 2 ? 3 : INT32_MAX, .step = 17};
+    BlockNumbers b = {.key = 77 + (uint64_t)entry,
+                      .first = entry == 1 ? ((int64_t)1 << 29) - 3 : entry * 1000,
+                      .at = entry,
+                      .run = entry == 2 ? 3 : INT32_MAX,
+                      .step = 17};
     return b;
 }
 
@@ -174,21 +189,30 @@ static BlockNumbers numbers_of(int entry)
 static uint16_t random_of(int entry, int64_t i, int second, int64_t turn)
 {
     BlockNumbers n = numbers_of(entry);
-    int64_t b = i / MOMENT_BLOCK + n.at, number = n.first + b / n.run * n.step + b % n.run, j = i % MOMENT_BLOCK;
+    int64_t b = i / MOMENT_BLOCK + n.at, number = n.first + b / n.run * n.step + b % n.run,
+            j = i % MOMENT_BLOCK;
     uint32_t word = philox(n.key, (uint64_t)(number * 8 + j / 4), (uint64_t)turn).v[j % 4];
     return (uint16_t)(word >> (second ? 16 : 0));
 }
 
 /* The device's arrays of one form. */
-typedef struct { float *w, *g, *dir; void *m, *v; uint8_t *scale[2]; uint16_t *short_g, *out; } Arrays;
+typedef struct {
+    float *w, *g, *dir;
+    void *m, *v;
+    uint8_t *scale[2];
+    uint16_t *short_g, *out;
+} Arrays;
 
 static Arrays place(Device *d, const Moments *s, int narrow)
 {
-    Arrays a = {on_device(d, s->w, sizeof s->w), on_device(d, s->g, sizeof s->g), on_device(d, s->w, sizeof s->w),
+    Arrays a = {on_device(d, s->w, sizeof s->w),
+                on_device(d, s->g, sizeof s->g),
+                on_device(d, s->w, sizeof s->w),
                 on_device(d, narrow ? (const void *)s->code[0] : s->f32[0], sizeof s->code[0]),
                 on_device(d, narrow ? (const void *)s->code[1] : s->f32[1], sizeof s->code[1]),
                 {on_device(d, s->scale[0], BLOCKS), on_device(d, s->scale[1], BLOCKS)},
-                on_device(d, s->short_g, sizeof s->short_g), on_device(d, s->out, sizeof s->out)};
+                on_device(d, s->short_g, sizeof s->short_g),
+                on_device(d, s->out, sizeof s->out)};
     return a;
 }
 
@@ -214,17 +238,38 @@ static void update_arrays(Device *d, int which, const Arrays *a, MomentType m, M
     Updated list[ENTRIES];
     for (int i = 0; i < ENTRIES; i++) {
         int64_t at = (int64_t)i * SPAN;
-        list[i] = (Updated){.n = lengths[i], .w = bf16_g ? NULL : a->w + at,
+        list[i] = (Updated){.n = lengths[i],
+                            .w = bf16_g ? NULL : a->w + at,
                             .rest = bf16_g ? (int16_t *)a->w + at : NULL,
-                            .g = bf16_g ? (void *)(a->short_g + at) : (void *)(a->g + at), .dir = a->dir + at,
-                            .m = (char *)a->m + at * moment_size(m), .v = (char *)a->v + at * moment_size(v),
-                            .m_scale = a->scale[0] + at / MOMENT_BLOCK, .v_scale = a->scale[1] + at / MOMENT_BLOCK,
-                            .out = a->out + at, .blocks = numbers_of(i), .trust = i % 2 ? trust : NULL, .wd = 0.1};
+                            .g = bf16_g ? (void *)(a->short_g + at) : (void *)(a->g + at),
+                            .dir = a->dir + at,
+                            .m = (char *)a->m + at * moment_size(m),
+                            .v = (char *)a->v + at * moment_size(v),
+                            .m_scale = a->scale[0] + at / MOMENT_BLOCK,
+                            .v_scale = a->scale[1] + at / MOMENT_BLOCK,
+                            .out = a->out + at,
+                            .blocks = numbers_of(i),
+                            .trust = i % 2 ? trust : NULL,
+                            .wd = 0.1};
     }
-    run_optimizer(d, which, (Update){.list = list, .count = ENTRIES, .out_type = BF16, .bf16_g = bf16_g,
-                                     .m_type = m, .v_type = v, .turn = 5, .verdict = verdict, .lr = 0.01,
-                                     .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .bias1 = 0.1, .bias2 = 0.001,
-                                     .before1 = 0.2, .before2 = 0.002, .momentum = 0.9});
+    run_optimizer(d, which,
+                  (Update){.list = list,
+                           .count = ENTRIES,
+                           .out_type = BF16,
+                           .bf16_g = bf16_g,
+                           .m_type = m,
+                           .v_type = v,
+                           .turn = 5,
+                           .verdict = verdict,
+                           .lr = 0.01,
+                           .beta1 = 0.9,
+                           .beta2 = 0.999,
+                           .eps = 1e-8,
+                           .bias1 = 0.1,
+                           .bias2 = 0.001,
+                           .before1 = 0.2,
+                           .before2 = 0.002,
+                           .momentum = 0.9});
 }
 
 /* Numbers of moment k that are not what the rule makes of F32 ones; NaN has any sign. */
@@ -240,7 +285,8 @@ static int64_t wrong_codes(Moments *narrow, Moments *f32, int k, MomentType type
         store_by_rule(f32, k, type, at, lengths[e], random);
         for (int64_t i = 0; i < lengths[e]; i++) {
             uint32_t a = code_of(narrow->code[k], at + i, size), b = code_of(f32->code[k], at + i, size);
-            wrong += a != b && !(isnan(rule_value(rule_of(type, k), a)) && isnan(rule_value(rule_of(type, k), b)));
+            wrong +=
+                a != b && !(isnan(rule_value(rule_of(type, k), a)) && isnan(rule_value(rule_of(type, k), b)));
         }
         for (int64_t b = at / MOMENT_BLOCK; b * MOMENT_BLOCK < at + lengths[e]; b++)
             wrong += moment_scaled(type) && narrow->scale[k][b] != f32->scale[k][b];
@@ -267,20 +313,22 @@ static void beside_f32(Device *d, int which, MomentType m, MomentType v, int bf1
     int same = !memcmp(narrow.w, f32.w, sizeof f32.w) && !memcmp(narrow.out, f32.out, sizeof f32.out);
     CHECK(same, "%s %s %s: other masters than with F32 moments", name, moment_types[m], moment_types[v]);
     if (!said.go) {
-        CHECK(!memcmp(&narrow, &before, sizeof before), "%s %s %s: a stopped step wrote", name, moment_types[m],
-              moment_types[v]);
+        CHECK(!memcmp(&narrow, &before, sizeof before), "%s %s %s: a stopped step wrote", name,
+              moment_types[m], moment_types[v]);
         return;
     }
     for (int k = 0; k < 2; k++) {
         MomentType type = k ? v : m;
         if (!type || (k && which > 0 && which < 4)) {
-            CHECK(!memcmp(narrow.code[k], k && which > 0 && which < 4 ? (void *)before.code[k] : (void *)f32.f32[k],
-                          sizeof f32.f32[k]), "%s %s %s: moment %d", name, moment_types[m], moment_types[v], k);
+            CHECK(!memcmp(narrow.code[k],
+                          k && which > 0 && which < 4 ? (void *)before.code[k] : (void *)f32.f32[k],
+                          sizeof f32.f32[k]),
+                  "%s %s %s: moment %d", name, moment_types[m], moment_types[v], k);
             continue;
         }
         int64_t wrong = wrong_codes(&narrow, &f32, k, type, 5 - said.behind);
-        CHECK(!wrong, "%s %s %s%s: %lld numbers or scales of moment %d differ from the rule", name, moment_types[m],
-              moment_types[v], bf16_g ? ", bf16 gradients" : "", (long long)wrong, k);
+        CHECK(!wrong, "%s %s %s%s: %lld numbers or scales of moment %d differ from the rule", name,
+              moment_types[m], moment_types[v], bf16_g ? ", bf16 gradients" : "", (long long)wrong, k);
     }
 }
 

@@ -248,9 +248,10 @@ template <class T> __device__ __forceinline__ void put_some(T *p, const float *f
 }
 
 /* Load or store the codes of numbers of 8 or 16 bits. */
-__device__ __forceinline__ void get_codes(uint32_t *code, const void *p, int64_t i, int size, int count, int whole)
+__device__ __forceinline__ void get_codes(uint32_t *code, const void *p, int64_t i, int bytes, int count,
+                                          int whole)
 {
-    if (whole && size == 1) {
+    if (whole && bytes == 1) {
         uint2 x = *reinterpret_cast<const uint2 *>((const uint8_t *)p + i);
 #pragma unroll
         for (int k = 0; k < EACH; k++)
@@ -263,12 +264,15 @@ __device__ __forceinline__ void get_codes(uint32_t *code, const void *p, int64_t
     } else {
 #pragma unroll
         for (int k = 0; k < EACH; k++)
-            code[k] = k >= count ? 0u : size == 1 ? ((const uint8_t *)p)[i + k] : ((const uint16_t *)p)[i + k];
+            code[k] = k >= count   ? 0u
+                      : bytes == 1 ? ((const uint8_t *)p)[i + k]
+                                   : ((const uint16_t *)p)[i + k];
     }
 }
-__device__ __forceinline__ void put_codes(void *p, int64_t i, const uint32_t *code, int size, int count, int whole)
+__device__ __forceinline__ void put_codes(void *p, int64_t i, const uint32_t *code, int bytes, int count,
+                                          int whole)
 {
-    if (whole && size == 1) {
+    if (whole && bytes == 1) {
         uint2 x = {code[0] | code[1] << 8 | code[2] << 16 | code[3] << 24,
                    code[4] | code[5] << 8 | code[6] << 16 | code[7] << 24};
         *reinterpret_cast<uint2 *>((uint8_t *)p + i) = x;
@@ -279,7 +283,7 @@ __device__ __forceinline__ void put_codes(void *p, int64_t i, const uint32_t *co
     } else {
 #pragma unroll
         for (int k = 0; k < EACH; k++)
-            if (k < count && size == 1)
+            if (k < count && bytes == 1)
                 ((uint8_t *)p)[i + k] = (uint8_t)code[k];
             else if (k < count)
                 ((uint16_t *)p)[i + k] = (uint16_t)code[k];
@@ -304,8 +308,9 @@ __device__ __forceinline__ void get_moments(float *x, const NarrowList &u, const
 }
 
 /* word: [EACH] random bits of the elements. Whole warps call this; four threads have a block. */
-__device__ __forceinline__ void put_moments(const float *x, const NarrowList &u, const NarrowArray &a, int which,
-                                            float *p, int64_t i, int count, int whole, const uint32_t *word)
+__device__ __forceinline__ void put_moments(const float *x, const NarrowList &u, const NarrowArray &a,
+                                            int which, float *p, int64_t i, int count, int whole,
+                                            const uint32_t *word)
 {
     uint32_t code[EACH], amax = 0;
     if (u.type[which] == MOMENT_FP32) {
@@ -340,7 +345,8 @@ __device__ __forceinline__ void draw(uint32_t *word, const NarrowArray &a, int64
                        + (uint64_t)(i % MOMENT_BLOCK / 4);
 #pragma unroll
     for (int k = 0; k < EACH; k += 4, counter++) {
-        uint32_t c[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), (uint32_t)turn, (uint32_t)(turn >> 32)};
+        uint32_t c[4] = {(uint32_t)counter, (uint32_t)(counter >> 32), (uint32_t)turn,
+                         (uint32_t)(turn >> 32)};
         device_philox(c, a.blocks.key);
         word[k] = c[0], word[k + 1] = c[1], word[k + 2] = c[2], word[k + 3] = c[3];
     }
@@ -445,7 +451,10 @@ static NarrowArray narrow_of(const Updated *x, int64_t first)
 }
 
 static Array entry_of(const Array *, const Updated *x, int64_t first) { return array_of(x, first); }
-static NarrowArray entry_of(const NarrowArray *, const Updated *x, int64_t first) { return narrow_of(x, first); }
+static NarrowArray entry_of(const NarrowArray *, const Updated *x, int64_t first)
+{
+    return narrow_of(x, first);
+}
 
 /* One launch; Masters: where the masters of all its arrays are. */
 template <class Rule, class Masters> static void go(Device *d, const List &s)

@@ -28,8 +28,8 @@ static void range_of(const Params *p, const Param *t, const Flat *flat, PieceUse
         *to = *from;
 }
 
-/* Makes p, a piece of a tensor's moment k from element `from` on, one of numbers with scales. A box begins with
- * a block: a rank's rows are whole blocks. The values of FP8 fit BF16, of FP16 they fit F32. */
+/* Makes p, a piece of a tensor's moment k from element `from` on, one of numbers with scales. A box begins
+ * with a block: a rank's rows are whole blocks. The values of FP8 fit BF16, of FP16 they fit F32. */
 static void set_scales(TensorPiece *p, const Params *params, const Param *t, int k, int64_t from)
 {
     const Data *d = &params->data;
@@ -397,7 +397,7 @@ static int open_candidate(Source *s, const char *dir, Comm *c, char why[WHY])
 
 /* Bytes of a piece that go through the host at a time: several blocks, so that few blocks are read
  * twice. */
-#define ROOM (8 * HASH_BLOCK)      /* whole blocks of moments, of vectors too */
+#define ROOM (8 * HASH_BLOCK) /* whole blocks of moments, of vectors too */
 
 /* Copies n neighbouring elements to a piece, from data's element `at` on.
  *   src   in  [n]  of type `type`: the piece's, or F32 where the piece is BF16 or has scales */

@@ -36,9 +36,9 @@ typedef struct {
     int16_t *rest;                  /* masters in two halves (half.h): their remainders, and data has their
                                      * bf16 weights, both at r*ld + c; type is F32. NULL: data has the
                                      * elements */
-    uint8_t *scale;                 /* moments with scales (moments.h): those of the blocks from data on, which
-                                     * has numbers of the type `moment`; `type` is one that holds their values.
-                                     * NULL: data has the elements */
+    uint8_t *scale;                 /* moments with scales (moments.h): those of the blocks from data on;
+                                     * data has numbers of `moment`, and `type` is one that holds their
+                                     * values. NULL: data has the elements */
     MomentType moment;
     int second;                     /* bool: second moments */
     Device *dev;                    /* device whose memory data points to; NULL: host memory */

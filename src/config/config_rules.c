@@ -216,9 +216,10 @@ static void rules_moments(Check *k)
 {
     Config *c = k->cfg;
     enum { BLOCK = 32 };
-    int first = c->exp_avg_dtype != EXP_AVG_DTYPE_FP32, key = first ? OPT_exp_avg_dtype : OPT_exp_avg_sq_dtype;
-    int on = check_usable(k, (const int[]){key, -1}) &&
-             (first || c->exp_avg_sq_dtype != EXP_AVG_SQ_DTYPE_FP32);
+    int first = c->exp_avg_dtype != EXP_AVG_DTYPE_FP32,
+        key = first ? OPT_exp_avg_dtype : OPT_exp_avg_sq_dtype;
+    int on =
+        check_usable(k, (const int[]){key, -1}) && (first || c->exp_avg_sq_dtype != EXP_AVG_SQ_DTYPE_FP32);
     int64_t tp = c->tensor_model_parallel_size, groups = c->num_query_groups;
     const char *option = options[key].key;
     if (!on)
@@ -228,22 +229,26 @@ static void rules_moments(Check *k)
     RULE(ON2(ffn_hidden_size, tensor_model_parallel_size), c->ffn_hidden_size % (BLOCK * tp),
          "%ld is not a multiple of %d x tensor_model_parallel_size %ld, as %s asks; nearest: %s",
          c->ffn_hidden_size, BLOCK, tp, option, check_nearest_multiples(BLOCK * tp, c->ffn_hidden_size));
-    if (check_usable(k, ON4(num_attention_heads, num_query_groups, kv_channels, tensor_model_parallel_size))) {
+    if (check_usable(k,
+                     ON4(num_attention_heads, num_query_groups, kv_channels, tensor_model_parallel_size))) {
         int64_t q = c->num_attention_heads / tp * c->kv_channels;
         int64_t kv = (groups < tp ? 1 : groups / tp) * c->kv_channels;
-        RULE(ON1(kv_channels), q % BLOCK || kv % BLOCK, "a rank has %ld columns of queries and %ld of keys, and "
-             "%s asks for multiples of %d; use a multiple of %d", q, kv, option, BLOCK, BLOCK);
+        RULE(ON1(kv_channels), q % BLOCK || kv % BLOCK,
+             "a rank has %ld columns of queries and %ld of keys, and "
+             "%s asks for multiples of %d; use a multiple of %d",
+             q, kv, option, BLOCK, BLOCK);
     }
     if (!check_usable(k, ON1(num_moe_experts)) || ABSENT(num_moe_experts))
         return;
     int64_t etp = c->expert_tensor_parallel_size, shared = c->moe_shared_expert_intermediate_size;
     RULE(ON2(moe_ffn_hidden_size, expert_tensor_parallel_size), c->moe_ffn_hidden_size % (BLOCK * etp),
          "%ld is not a multiple of %d x expert_tensor_parallel_size %ld, as %s asks; nearest: %s",
-         c->moe_ffn_hidden_size, BLOCK, etp, option, check_nearest_multiples(BLOCK * etp, c->moe_ffn_hidden_size));
+         c->moe_ffn_hidden_size, BLOCK, etp, option,
+         check_nearest_multiples(BLOCK * etp, c->moe_ffn_hidden_size));
     RULE(ON2(moe_shared_expert_intermediate_size, tensor_model_parallel_size),
          !ABSENT(moe_shared_expert_intermediate_size) && shared % (BLOCK * tp),
-         "%ld is not a multiple of %d x tensor_model_parallel_size %ld, as %s asks; nearest: %s", shared, BLOCK, tp,
-         option, check_nearest_multiples(BLOCK * tp, shared));
+         "%ld is not a multiple of %d x tensor_model_parallel_size %ld, as %s asks; nearest: %s", shared,
+         BLOCK, tp, option, check_nearest_multiples(BLOCK * tp, shared));
 }
 
 /* Checks that 64-bit byte counts and 32-bit token positions of a microbatch do not overflow. */

@@ -134,7 +134,8 @@ BlockNumbers param_blocks(const Params *p, const Param *t, int64_t from, int64_t
         local += rows;
     }
     *to = *to < (local + rows) * C ? *to : (local + rows) * C;
-    BlockNumbers b = {.key = rng_key((uint64_t)p->cfg->seed, t->name), .run = INT32_MAX,
+    BlockNumbers b = {.key = rng_key((uint64_t)p->cfg->seed, t->name),
+                      .run = INT32_MAX,
                       .at = (int32_t)((from - local * C) / MOMENT_BLOCK),
                       .first = (global + first) * t->cols / MOMENT_BLOCK};
     if (t->def->cut == CUT_COLS) {

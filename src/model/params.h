@@ -221,8 +221,8 @@ int64_t param_shared_kv(const Params *p, const Param *t);
 /* Address of element `from` of tensor t in array f, which must hold it; NULL while counting. */
 void *param_at(const Params *p, const Param *t, const Flat *f, int64_t from);
 
-/* Elements [from, *to) of a tensor's local slice whose blocks of MOMENT_BLOCK elements have numbers of one rule:
- * returns it, and sets *to back to where another segment begins. `from` is the start of a block. */
+/* The numbers of the blocks of elements [from, *to) of a tensor's local slice. `from` starts a block; *to is
+ * set back to where another segment begins. */
 BlockNumbers param_blocks(const Params *p, const Param *t, int64_t from, int64_t *to);
 
 /* Cuts elements [from, to) of a tensor's local slice [0, n) into boxes, without the padding. Returns how

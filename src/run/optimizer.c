@@ -67,7 +67,10 @@ static void list_squares(SquaresList *l, Squares s)
 }
 
 /* Whether moments are rounded by the numbers of their blocks. */
-static int has_blocks(const Data *x) { return x->stored[0] || x->stored[1]; }
+static int has_blocks(const Data *x)
+{
+    return x->stored[0] || x->stored[1];
+}
 
 /* What the update needs of elements [from, *end) of t, or of the first of them: *end is set back. LAMB's
  * direction overwrites the gradient, which is not needed any more.
@@ -82,12 +85,18 @@ static Updated updated_of(const Optimizer *o, const Param *t, const double *trus
     int64_t to = *end;
     void *g = param_at(p, t, &x->grad, from);
     void *master = param_at(p, t, &x->master, from);
-    return (Updated){.n = to - from, .w = x->halves ? NULL : master, .rest = x->halves ? master : NULL,
-                     .g = g, .dir = g,
-                     .m = param_at(p, t, &x->moment[0], from), .v = param_at(p, t, &x->moment[1], from),
+    return (Updated){.n = to - from,
+                     .w = x->halves ? NULL : master,
+                     .rest = x->halves ? master : NULL,
+                     .g = g,
+                     .dir = g,
+                     .m = param_at(p, t, &x->moment[0], from),
+                     .v = param_at(p, t, &x->moment[1], from),
                      .m_scale = param_at(p, t, &x->scale[0], from),
-                     .v_scale = param_at(p, t, &x->scale[1], from), .blocks = blocks,
-                     .out = p->type == p->real ? NULL : param_at(p, t, &x->weight, from), .trust = trust,
+                     .v_scale = param_at(p, t, &x->scale[1], from),
+                     .blocks = blocks,
+                     .out = p->type == p->real ? NULL : param_at(p, t, &x->weight, from),
+                     .trust = trust,
                      .wd = t->def->decay ? o->cfg->weight_decay : 0};
 }
 
@@ -331,14 +340,22 @@ static Update update_of(const Optimizer *o, double lr)
 {
     const Config *c = o->cfg;
     double step = (double)o->updates, before = step - 1;
-    return (Update){.out_type = o->params->type, .bf16_g = o->params->data.grad.type == BF16,
-                    .m_type = o->params->data.stored[0], .v_type = o->params->data.stored[1],
+    return (Update){.out_type = o->params->type,
+                    .bf16_g = o->params->data.grad.type == BF16,
+                    .m_type = o->params->data.stored[0],
+                    .v_type = o->params->data.stored[1],
                     .turn = o->updates,
-                    .verdict = o->verdict, .lr = lr, .beta1 = c->adam_beta1, .beta2 = c->adam_beta2,
+                    .verdict = o->verdict,
+                    .lr = lr,
+                    .beta1 = c->adam_beta1,
+                    .beta2 = c->adam_beta2,
                     .eps = c->adam_eps,
-                    .bias1 = 1 - pow(c->adam_beta1, step), .bias2 = 1 - pow(c->adam_beta2, step),
-                    .before1 = 1 - pow(c->adam_beta1, before), .before2 = 1 - pow(c->adam_beta2, before),
-                    .momentum = c->sgd_momentum, .nesterov = c->sgd_nesterov};
+                    .bias1 = 1 - pow(c->adam_beta1, step),
+                    .bias2 = 1 - pow(c->adam_beta2, step),
+                    .before1 = 1 - pow(c->adam_beta1, before),
+                    .before2 = 1 - pow(c->adam_beta2, before),
+                    .momentum = c->sgd_momentum,
+                    .nesterov = c->sgd_nesterov};
 }
 
 /* Adds up pairs [from, to) over the ranks with a tensor's shards, then over those with its slices. */

@@ -27,8 +27,10 @@ static void add_tensor(RunSdc *s, const Params *p, const Param *t, const Flat *f
     groups |= t->bucket == p->data.tied ? 1u << EMBEDDING : 0;
     int64_t from, to, shared = param_shared_kv(p, t);
     param_held(p, t, f, &from, &to);
-    int64_t middle = shared < from ? from : shared < to ? shared : to, size = (int64_t)dtype_size(f->type),
-            block = f->block;
+    int64_t middle = shared < from ? from
+                     : shared < to ? shared
+                                   : to,
+            size = (int64_t)dtype_size(f->type), block = f->block;
     if (from < middle)
         add(s, t->name, suffix, param_at(p, t, f, from), (middle - from + block - 1) / block * size, groups);
     if (middle < to)
@@ -38,8 +40,8 @@ static void add_tensor(RunSdc *s, const Params *p, const Param *t, const Flat *f
 
 void sdc_open(Run *r, Arena *run)
 {
-    static const char *const moment[] = {".exp_avg", ".exp_avg_sq"},
-                      *const scale[] = {".exp_avg.scales", ".exp_avg_sq.scales"};
+    static const char *const moment[] = {".exp_avg", ".exp_avg_sq"}, *const scale[] = {".exp_avg.scales",
+                                                                                       ".exp_avg_sq.scales"};
     RunSdc *s = &r->sdc;
     const Params *p = &r->params;
     const Data *d = &p->data;

@@ -1,8 +1,9 @@
 /* test_moments -- moments of 16 and 8 bits (moments.h)
  *
- * formats  every number of every format: its value, what is rounded to it and to its neighbours, at random and
- *          to nearest; the scales; what is stored twice keeps its value, and is a BF16 or F32 number
- * rule     updates of every optimizer beside their own with F32 moments (moment_rule.h), on every instruction set
+ * formats  numbers of every format: their values, what is rounded to them and to their neighbours, at random
+ *          and to nearest; the scales; what is stored twice keeps its value, and is a BF16 or F32 number
+ * rule     updates of every optimizer beside their own with F32 moments (moment_rule.h), on each instruction
+ *          set
  * decay    a second moment without a gradient falls as it does in F32: to nearest it would stay
  *
  *   test_moments [ISA]  only this instruction set */
@@ -71,8 +72,8 @@ static void twice(MomentType type, int second)
                  (second && x[i] > 0 && y[i] <= 0) || (i < 1000 && part[i] != y[3217 + i]);
         off += fabsf(y[i] - x[i]) > fabsf(x[i]) / (type == MOMENT_FP8 ? 15.9F : 2000);
     }
-    CHECK(!wrong && off < N / 20, "%s, moment %d: %lld numbers are not kept, %lld are far off", moment_types[type],
-          second, (long long)wrong, (long long)off);
+    CHECK(!wrong && off < N / 20, "%s, moment %d: %lld numbers are not kept, %lld are far off",
+          moment_types[type], second, (long long)wrong, (long long)off);
 }
 
 /* Mean of a second moment that gets no gradient, over 2000 steps of beta 0.999: exp(-2) of the first one. */
@@ -90,10 +91,20 @@ static void decay(Device *d, MomentType type)
     }
     if (type != MOMENT_BF16)
         device_put_moments(NULL, v, scale, type, 1, 0, first, N);
-    Updated x = {.n = N, .w = w, .g = g, .m = m, .v = v, .v_scale = scale,
-                 .blocks = {.key = 3, .run = INT32_MAX}};
-    Update u = {.list = &x, .count = 1, .out_type = F32, .v_type = type, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
-                .bias1 = 1, .bias2 = 1, .before1 = 1, .before2 = 1, .verdict = &(Verdict){.multiplier = 1, .go = 1}};
+    Updated x = {
+        .n = N, .w = w, .g = g, .m = m, .v = v, .v_scale = scale, .blocks = {.key = 3, .run = INT32_MAX}};
+    Update u = {.list = &x,
+                .count = 1,
+                .out_type = F32,
+                .v_type = type,
+                .beta1 = 0.9,
+                .beta2 = 0.999,
+                .eps = 1e-8,
+                .bias1 = 1,
+                .bias2 = 1,
+                .before1 = 1,
+                .before2 = 1,
+                .verdict = &(Verdict){.multiplier = 1, .go = 1}};
     for (u.turn = 1; u.turn <= STEPS; u.turn++)
         d->adam(d, &u);
     if (type == MOMENT_BF16)

@@ -34,8 +34,8 @@ for dtype in ${DTYPES:-bf16}; do
         rm -rf "$part"
     done
 done
-# gradients of 16 bits
-for more in grad_reduce_in_bf16=true main_grads_dtype=bf16; do
+# gradients of 16 bits, moments of 16 and 8
+for more in grad_reduce_in_bf16=true main_grads_dtype=bf16 "exp_avg_dtype=bf16 exp_avg_sq_dtype=fp8"; do
     whole=$work/whole-$more part=$work/part-$more
     run "save=$whole" params_dtype=bf16 $more || { cat "$work/log"; exit 1; }
     run "save=$part" params_dtype=bf16 $more exit_interval=5 && rc=0 || rc=$?

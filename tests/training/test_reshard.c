@@ -6,6 +6,8 @@
  *   load FOLDER TAG   layouts of this world load the saved runs of all worlds and save them again as TAG
  *   back FOLDER TAG   the layouts of `save` in this world load what was saved again as TAG
  *
+ * Every third has bf16 weights, and moments of 16 or 8 bits.
+ *
  * Elements are compared by their place in the whole tensor, so a permutation is found. */
 #include "layout_run.h"
 
@@ -70,12 +72,34 @@ static void layout_of(Layout *l, int n, int family, int experts, uint64_t key)
     } while (layout_world(l) != n || !layout_normal(l));
 }
 
+/* bf16 with moments of fewer bits, whose blocks are of 32 elements: all widths times 32. */
+static void set_narrow(Words *a, int k)
+{
+    static const char *const first[] = {"exp_avg_dtype=fp8", "exp_avg_dtype=bf16", "exp_avg_dtype=fp16"};
+    for (int i = 0; i < a->n; i++) {
+        char *number = strchr(a->text[i], '=') + 1;
+        if (strstr(a->text[i], "ffn_hidden_size=") || strstr(a->text[i], "intermediate_size="))
+            sprintf(number, "%d", 32 * atoi(number));
+    }
+    set_arg(a, "hidden_size=32");
+    set_arg(a, "kv_channels=32");
+    set_arg(a, "params_dtype=bf16");
+    set_arg(a, rules[k % 3]);
+    set_arg(a, first[k % 3]);
+    if (k % 3 != 1)
+        set_arg(a, k % 3 ? "exp_avg_sq_dtype=fp16" : "exp_avg_sq_dtype=fp8");
+}
+
 static const Config *config_of(const Layout *l, int k, int async)
 {
     Words a;
     layout_args(&a, l);
-    set_arg(&a, k % 3 == 2 ? "params_dtype=bf16" : "params_dtype=fp64");
-    set_arg(&a, rules[k / 2 % 3]);
+    if (k % 3 == 2) {
+        set_narrow(&a, k / 3);
+    } else {
+        set_arg(&a, "params_dtype=fp64");
+        set_arg(&a, rules[k / 2 % 3]);
+    }
     if (async)
         set_arg(&a, "async_save=true");
     return configure(&a, world);

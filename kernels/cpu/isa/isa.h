@@ -265,10 +265,11 @@ REAL *FN(sum_buf)(Device *d, int thread, int slot);
  *   attention    i is the key's position; philox(key, i / 4 | query position << 32, sample << 16 | head)
  * dropout_limit returns p * 2^32, rounded up. */
 static inline uint32_t dropout_limit(double p) { return (uint32_t)fmin(ceil(p * 0x1p32), 0xffffffffp0); }
-/* Draws random words in order: words[4 i .. 4 i + 3] are philox(key, first + i | position << 32, sample), where
+/* Draws random words in order: words[4 i .. 4 i + 3] are philox(key, first + i | position << 32, sample), and
  * first + i has 32 bits (dropout.c).
  *   words  out  [n]  rounded up to a multiple of VBYTES / 2 */
-void FN(draw_words)(uint32_t *words, int64_t n, uint64_t key, int64_t first, int64_t position, int64_t sample);
+void FN(draw_words)(uint32_t *words, int64_t n, uint64_t key, int64_t first, int64_t position,
+                    int64_t sample);
 
 /* Converts n moments of a type with fewer bits to reals, and reals to such (moments.c), from the start of a
  * block on.
@@ -277,7 +278,8 @@ void FN(draw_words)(uint32_t *words, int64_t n, uint64_t key, int64_t first, int
  *   blocks  in       numbers of the blocks
  *   block   in       number of the first of them among the array's
  *   turn    in       of the update, for the bits of rounding */
-void FN(load_moments)(REAL *dst, const void *src, const uint8_t *scale, int64_t n, MomentType type, int second);
+void FN(load_moments)(REAL *dst, const void *src, const uint8_t *scale, int64_t n, MomentType type,
+                      int second);
 void FN(store_moments)(void *dst, uint8_t *scale, const REAL *src, int64_t n, MomentType type, int second,
                        const BlockNumbers *blocks, int64_t block, int64_t turn);
 

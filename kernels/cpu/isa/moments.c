@@ -25,7 +25,8 @@ static uint32_t largest(const float *x)
 }
 
 /* The format is a constant where this is inlined. */
-ALWAYS void encode(MomentFormat f, uint32_t *code, uint8_t *scale, const float *x, const uint32_t *words, int half)
+ALWAYS void encode(MomentFormat f, uint32_t *code, uint8_t *scale, const float *x, const uint32_t *words,
+                   int half)
 {
     float inverse = 1;
     if (f.scaled) {
@@ -46,43 +47,60 @@ ALWAYS void decode(MomentFormat f, float *x, const uint32_t *code, const uint8_t
 /* Calls CALL with each format as a constant. */
 #define WITH_FORMAT(CALL)                                                                                    \
     switch (2 * (int)type + !!second) {                                                                      \
-    case 2 * MOMENT_BF16:     CALL(moment_format(MOMENT_BF16, 0)); break;                                    \
-    case 2 * MOMENT_BF16 + 1: CALL(moment_format(MOMENT_BF16, 1)); break;                                    \
-    case 2 * MOMENT_FP16:     CALL(moment_format(MOMENT_FP16, 0)); break;                                    \
-    case 2 * MOMENT_FP16 + 1: CALL(moment_format(MOMENT_FP16, 1)); break;                                    \
-    case 2 * MOMENT_FP8:      CALL(moment_format(MOMENT_FP8, 0)); break;                                     \
-    case 2 * MOMENT_FP8 + 1:  CALL(moment_format(MOMENT_FP8, 1)); break;                                     \
-    default:                  BUG_ON("a type without a format");                                             \
+    case 2 * MOMENT_BF16:                                                                                    \
+        CALL(moment_format(MOMENT_BF16, 0));                                                                 \
+        break;                                                                                               \
+    case 2 * MOMENT_BF16 + 1:                                                                                \
+        CALL(moment_format(MOMENT_BF16, 1));                                                                 \
+        break;                                                                                               \
+    case 2 * MOMENT_FP16:                                                                                    \
+        CALL(moment_format(MOMENT_FP16, 0));                                                                 \
+        break;                                                                                               \
+    case 2 * MOMENT_FP16 + 1:                                                                                \
+        CALL(moment_format(MOMENT_FP16, 1));                                                                 \
+        break;                                                                                               \
+    case 2 * MOMENT_FP8:                                                                                     \
+        CALL(moment_format(MOMENT_FP8, 0));                                                                  \
+        break;                                                                                               \
+    case 2 * MOMENT_FP8 + 1:                                                                                 \
+        CALL(moment_format(MOMENT_FP8, 1));                                                                  \
+        break;                                                                                               \
+    default:                                                                                                 \
+        BUG_ON("a type without a format");                                                                   \
     }
 
 /* Numbers of one or two bytes as words, with zeros behind n of them, and back. */
-static void widen(uint32_t *code, const char *src, int64_t n, int size)
+static void widen(uint32_t *code, const char *src, int64_t n, int bytes)
 {
     for (int64_t i = n; i < MOMENT_BLOCK; i++)
         code[i] = 0;
-    for (int64_t i = 0; i < n && size == 1; i++)
+    for (int64_t i = 0; i < n && bytes == 1; i++)
         code[i] = ((const uint8_t *)src)[i];
-    for (int64_t i = 0; i < n && size == 2; i++)
+    for (int64_t i = 0; i < n && bytes == 2; i++)
         code[i] = ((const uint16_t *)src)[i];
 }
-static void narrow(char *dst, const uint32_t *code, int64_t n, int size)
+static void narrow(char *dst, const uint32_t *code, int64_t n, int bytes)
 {
-    for (int64_t i = 0; i < n && size == 1; i++)
+    for (int64_t i = 0; i < n && bytes == 1; i++)
         ((uint8_t *)dst)[i] = (uint8_t)code[i];
-    for (int64_t i = 0; i < n && size == 2; i++)
+    for (int64_t i = 0; i < n && bytes == 2; i++)
         ((uint16_t *)dst)[i] = (uint16_t)code[i];
 }
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
 
-void FN(load_moments)(REAL *dst, const void *src, const uint8_t *scale, int64_t n, MomentType type, int second)
+void FN(load_moments)(REAL *dst, const void *src, const uint8_t *scale, int64_t n, MomentType type,
+                      int second)
 {
     uint32_t code[MOMENT_BLOCK];
     float x[MOMENT_BLOCK];
-    int size = moment_size(type);
+    int bytes = moment_size(type);
     for (int64_t i = 0; i < n; i += MOMENT_BLOCK) {
         int64_t part = least(n - i, MOMENT_BLOCK);
-        widen(code, (const char *)src + i * size, part, size);
+        widen(code, (const char *)src + i * bytes, part, bytes);
 #define CALL(format) decode(format, x, code, scale + i / MOMENT_BLOCK)
         WITH_FORMAT(CALL)
 #undef CALL
@@ -96,7 +114,7 @@ void FN(store_moments)(void *dst, uint8_t *scale, const REAL *src, int64_t n, Mo
 {
     uint32_t code[MOMENT_BLOCK], words[MOMENT_BLOCK];
     float x[MOMENT_BLOCK];
-    int size = moment_size(type), half = second ? 16 : 0;
+    int bytes = moment_size(type), half = second ? 16 : 0;
     for (int64_t i = 0; i < n; i += MOMENT_BLOCK) {
         int64_t part = least(n - i, MOMENT_BLOCK),
                 number = block_number(blocks, block + i / MOMENT_BLOCK) * (MOMENT_BLOCK / 4);
@@ -105,6 +123,6 @@ void FN(store_moments)(void *dst, uint8_t *scale, const REAL *src, int64_t n, Mo
 #define CALL(format) encode(format, code, scale + i / MOMENT_BLOCK, x, words, half)
         WITH_FORMAT(CALL)
 #undef CALL
-        narrow((char *)dst + i * size, code, part, size);
+        narrow((char *)dst + i * bytes, code, part, bytes);
     }
 }

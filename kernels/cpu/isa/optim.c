@@ -20,8 +20,8 @@ typedef struct {
     Rates rates;
     UpdateRule *rule;
     void *dir, *out;
-    int moments;               /* bool: the rule updates moments */
-    int64_t turn;              /* Update.turn of the verdict */
+    int moments;  /* bool: the rule updates moments */
+    int64_t turn; /* Update.turn of the verdict */
 } Job;
 
 static void update_piece(const Job *j, REAL *const p[ARRAYS], int64_t n)
@@ -58,7 +58,10 @@ static void split(uint16_t *weight, int16_t *rest, const REAL *masters, int64_t 
     }
 }
 
-static uint8_t *scale_at(uint8_t *scale, int64_t i) { return scale ? scale + i / MOMENT_BLOCK : NULL; }
+static uint8_t *scale_at(uint8_t *scale, int64_t i)
+{
+    return scale ? scale + i / MOMENT_BLOCK : NULL;
+}
 
 /* Moments that are not reals: p[M] and p[V] = copies of n of them in room, from element i on; and back. */
 static void load_pair(const Job *j, REAL *p[ARRAYS], REAL (*room)[PIECE], int64_t i, int64_t n)
@@ -66,22 +69,24 @@ static void load_pair(const Job *j, REAL *p[ARRAYS], REAL (*room)[PIECE], int64_
     const Updated *x = j->x;
     const Update *u = j->rates.u;
     if (j->moments && x->m && u->m_type)
-        FN(load_moments)(p[M] = room[0], (char *)x->m + i * moment_size(u->m_type), scale_at(x->m_scale, i), n,
-                         u->m_type, 0);
+        FN(load_moments)
+        (p[M] = room[0], (char *)x->m + i * moment_size(u->m_type), scale_at(x->m_scale, i), n, u->m_type, 0);
     if (j->moments && x->v && u->v_type)
-        FN(load_moments)(p[V] = room[1], (char *)x->v + i * moment_size(u->v_type), scale_at(x->v_scale, i), n,
-                         u->v_type, 1);
+        FN(load_moments)
+        (p[V] = room[1], (char *)x->v + i * moment_size(u->v_type), scale_at(x->v_scale, i), n, u->v_type, 1);
 }
 static void store_pair(const Job *j, REAL *p[ARRAYS], int64_t i, int64_t n)
 {
     const Updated *x = j->x;
     const Update *u = j->rates.u;
     if (j->moments && x->m && u->m_type)
-        FN(store_moments)((char *)x->m + i * moment_size(u->m_type), scale_at(x->m_scale, i), p[M], n, u->m_type,
-                          0, &x->blocks, i / MOMENT_BLOCK, j->turn);
+        FN(store_moments)
+        ((char *)x->m + i * moment_size(u->m_type), scale_at(x->m_scale, i), p[M], n, u->m_type, 0,
+         &x->blocks, i / MOMENT_BLOCK, j->turn);
     if (j->moments && x->v && u->v_type)
-        FN(store_moments)((char *)x->v + i * moment_size(u->v_type), scale_at(x->v_scale, i), p[V], n, u->v_type,
-                          1, &x->blocks, i / MOMENT_BLOCK, j->turn);
+        FN(store_moments)
+        ((char *)x->v + i * moment_size(u->v_type), scale_at(x->v_scale, i), p[V], n, u->v_type, 1,
+         &x->blocks, i / MOMENT_BLOCK, j->turn);
 }
 
 static void update_item(void *ctx, int64_t item, int thread)
@@ -90,7 +95,8 @@ static void update_item(void *ctx, int64_t item, int thread)
     const Job *j = ctx;
     const Updated *x = j->x;
     Dtype type = j->rates.u->out_type;
-    REAL *m = j->moments && !j->rates.u->m_type ? x->m : NULL, *v = j->moments && !j->rates.u->v_type ? x->v : NULL,
+    REAL *m = j->moments && !j->rates.u->m_type ? x->m : NULL,
+         *v = j->moments && !j->rates.u->v_type ? x->v : NULL,
          *const base[ARRAYS] = {x->w, m, v, j->dir, (REAL *)x->g}, masters[PIECE], gradients[PIECE],
          moments[2][PIECE];
     int64_t end = (item + 1) * BLOCK < x->n ? (item + 1) * BLOCK : x->n;
@@ -127,7 +133,8 @@ static void update(Device *d, const Update *u, UpdateRule *rule, int dir, int ou
         BUG_ON(x->rest && (x->w || u->out_type != BF16 || REAL_TYPE != F32));
         BUG_ON(u->bf16_g && (u->out_type != BF16 || dir));
         BUG_ON((u->m_type || u->v_type) && (REAL_TYPE != F32 || x->blocks.run < 1));
-        BUG_ON((x->m && moment_scaled(u->m_type) && !x->m_scale) || (x->v && moment_scaled(u->v_type) && !x->v_scale));
+        BUG_ON((x->m && moment_scaled(u->m_type) && !x->m_scale) ||
+               (x->v && moment_scaled(u->v_type) && !x->v_scale));
         Rates rates = {u, (REAL)v->multiplier, (REAL)(u->lr * (x->trust ? *x->trust : 1)), (REAL)x->wd,
                        unbias1, unbias2};
         Job j = {x, rates, rule, dir ? x->dir : NULL, out ? x->out : NULL, moments, u->turn - v->behind};
@@ -192,10 +199,22 @@ static void lars_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)
     }
 }
 
-void FN(cpu_adam)(Device *d, const Update *u) { update(d, u, adam_rule, 0, 1, 1); }
-void FN(cpu_lamb_direction)(Device *d, const Update *u) { update(d, u, lamb_rule, 1, 0, 1); }
-void FN(cpu_lamb_apply)(Device *d, const Update *u) { update(d, u, lamb_step, 1, 1, 0); }
-void FN(cpu_lars)(Device *d, const Update *u) { update(d, u, lars_rule, 0, 1, 1); }
+void FN(cpu_adam)(Device *d, const Update *u)
+{
+    update(d, u, adam_rule, 0, 1, 1);
+}
+void FN(cpu_lamb_direction)(Device *d, const Update *u)
+{
+    update(d, u, lamb_rule, 1, 0, 1);
+}
+void FN(cpu_lamb_apply)(Device *d, const Update *u)
+{
+    update(d, u, lamb_step, 1, 1, 0);
+}
+void FN(cpu_lars)(Device *d, const Update *u)
+{
+    update(d, u, lars_rule, 0, 1, 1);
+}
 
 void FN(cpu_sgd)(Device *d, const Update *u)
 {
