@@ -26,6 +26,7 @@ static const char *with(const char *args, const char *more)
 
 /* One entry for each refused pair (a, b), in any order. args: break this pair. mend: arguments that replace
  * those of args and make the configuration legal. others: bool: other rules may report args too. */
+#define BLOCKS "hidden_size=64|ffn_hidden_size=64|kv_channels=32"
 #define TURNS "num_moe_experts=4|expert_model_parallel_size=2|overlap_moe_expert_parallel_comm=true"
 static const struct { const char *a, *b, *args, *mend; int world, others;
 } refused[] = {
@@ -49,6 +50,11 @@ static const struct { const char *a, *b, *args, *mend; int world, others;
     {"main_grads_dtype", "params_dtype", "main_grads_dtype=bf16", "params_dtype=bf16", 1, 0},
     {"main_grads_dtype", "optimizer", "main_grads_dtype=bf16|params_dtype=bf16|optimizer=lamb",
      "optimizer=adam", 1, 0},
+    {"exp_avg_dtype", "params_dtype", "exp_avg_dtype=bf16|params_dtype=fp64|" BLOCKS, "params_dtype=bf16", 1,
+     0},
+    {"exp_avg_sq_dtype", "params_dtype", "exp_avg_sq_dtype=fp8|params_dtype=fp64|" BLOCKS,
+     "params_dtype=fp32", 1, 0},
+    {"exp_avg_sq_dtype", "optimizer", "exp_avg_sq_dtype=fp8|optimizer=sgd|" BLOCKS, "optimizer=lamb", 1, 0},
     {"grad_reduce_in_bf16", "params_dtype", "grad_reduce_in_bf16=true", "params_dtype=bf16", 1, 0},
     {"overlap_param_gather", "data_parallel_sharding_strategy",
      "overlap_param_gather=true|overlap_grad_reduce=true", "data_parallel_sharding_strategy=optim", 2, 0},

@@ -31,6 +31,17 @@ static const struct { const char *args; int world; const char *says; int n;
     {"fp8=hybrid|params_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=16", 1, NULL},
     {"fp8=hybrid|device=cuda", 1, "fp8: hybrid does not go with params_dtype fp32"},
     {"fp8=none|fp8_recipe=tensorwise|hidden_size=72|seq_length=9", 1, NULL},
+    {"exp_avg_dtype=fp8|exp_avg_sq_dtype=fp16|hidden_size=64|ffn_hidden_size=64|kv_channels=32", 1, NULL},
+    {"exp_avg_sq_dtype=bf16|hidden_size=72|ffn_hidden_size=64|kv_channels=32", 1,
+     "hidden_size: 72 is not a multiple of 32, as exp_avg_sq_dtype asks; nearest: 64 or 96"},
+    {"exp_avg_dtype=fp8|hidden_size=64|ffn_hidden_size=96|kv_channels=32|tensor_model_parallel_size=2", 2,
+     "ffn_hidden_size: 96 is not a multiple of 32 x tensor_model_parallel_size 2, as exp_avg_dtype asks; "
+     "nearest: 64 or 128"},
+    {"exp_avg_dtype=fp8|hidden_size=64|ffn_hidden_size=64|kv_channels=16|num_query_groups=1", 1,
+     "keys, and exp_avg_dtype asks for multiples of 32; use a multiple of 32"},
+    {"exp_avg_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=32|num_moe_experts=4|"
+     "moe_ffn_hidden_size=40", 1, "moe_ffn_hidden_size: 40 is not a multiple of 32 x"},
+    {"exp_avg_dtype=fp8|optimizer=sgd|hidden_size=64|ffn_hidden_size=64|kv_channels=32", 1, NULL},
 #define FP8(ffn, channels, seq, micro)                                                                       \
     "fp8=hybrid|device=cuda|params_dtype=bf16|ffn_hidden_size=" #ffn "|kv_channels=" #channels               \
     "|seq_length=" #seq "|micro_batch_size=" #micro

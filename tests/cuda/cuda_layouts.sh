@@ -70,6 +70,7 @@ layouts() {
 4 pp=4 schedule=zb-h1 staged
 2 zero=no_shard overlap_grad_reduce=true
 * 2 zero=optim_grads bf16 grad_reduce_in_bf16=true overlap_grad_reduce=true
+* 2 zero=optim bf16 exp_avg_dtype=fp8 exp_avg_sq_dtype=fp8 optimizer_cpu_offload=true
 * 2 zero=optim bf16 main_grads_dtype=bf16 position_embedding_type=learned_absolute normalization=LayerNorm overlap
 2 zero=no_shard bf16 grad_reduce_in_bf16=true optimizer=lars
 2 pp=2 schedule=zb-h1 bf16 main_grads_dtype=bf16 mixtral optimizer=sgd

@@ -68,6 +68,13 @@ static void add_state(Words *a, uint64_t key)
         add_number(a, "logits_slice_rows", 48);
     if (pick(key, 208, 4) == 0)
         add_arg(a, "logits_dtype", "bf16");
+    static const char *const moment[] = {"fp32", "bf16", "fp16", "fp8"};
+    if (pick(key, 209, 2)) {           /* blocks of 32 elements */
+        set_arg(a, "kv_channels=32");
+        add_arg(a, "exp_avg_dtype", moment[pick(key, 210, 4)]);
+        if (pick(key, 201, 8) / 2 % 2 == 0)
+            add_arg(a, "exp_avg_sq_dtype", moment[pick(key, 211, 4)]);
+    }
 }
 
 /* The configuration of a layout. The state is drawn until it is legal. */
@@ -78,7 +85,7 @@ static const Config *drawn(Words *a, const Layout *l, uint64_t key)
         Check k;
         layout_args(a, l);
         snprintf(width, sizeof width, "ffn_hidden_size=%d",
-                 8 * families[l->is[FAMILY]].width * layout_heads(world));
+                 32 * families[l->is[FAMILY]].width * layout_heads(world));
         snprintf(seq, sizeof seq, "seq_length=%d", TIMES * layout_seq(world));
         set_arg(a, width);
         set_arg(a, seq);
@@ -125,7 +132,7 @@ static int64_t between_tensors(const Run *r, const Flat *f)
         param_held(p, &p->param[i], f, &from, &to);
         n -= to - from;
     }
-    return f->p || f->offloaded ? n * (int64_t)dtype_size(f->type) : 0;
+    return f->p || f->offloaded ? n / f->block * (int64_t)dtype_size(f->type) : 0;
 }
 
 /* Bytes of slots that no microbatch has used: all slots are as large as the largest chunk needs. */
@@ -156,7 +163,7 @@ static int64_t untouched(const Run *r)
                 unused_slots(r) + SLACK;
     n += d->master.p != d->weight.p ? between_tensors(r, &d->master) : 0;
     for (int i = 0; i < d->moments; i++)
-        n += between_tensors(r, &d->moment[i]);
+        n += between_tensors(r, &d->moment[i]) + between_tensors(r, &d->scale[i]);
     return n;
 }
 

@@ -199,22 +199,10 @@ static void lars_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)
     }
 }
 
-void FN(cpu_adam)(Device *d, const Update *u)
-{
-    update(d, u, adam_rule, 0, 1, 1);
-}
-void FN(cpu_lamb_direction)(Device *d, const Update *u)
-{
-    update(d, u, lamb_rule, 1, 0, 1);
-}
-void FN(cpu_lamb_apply)(Device *d, const Update *u)
-{
-    update(d, u, lamb_step, 1, 1, 0);
-}
-void FN(cpu_lars)(Device *d, const Update *u)
-{
-    update(d, u, lars_rule, 0, 1, 1);
-}
+void FN(cpu_adam)(Device *d, const Update *u) { update(d, u, adam_rule, 0, 1, 1); }
+void FN(cpu_lamb_direction)(Device *d, const Update *u) { update(d, u, lamb_rule, 1, 0, 1); }
+void FN(cpu_lamb_apply)(Device *d, const Update *u) { update(d, u, lamb_step, 1, 1, 0); }
+void FN(cpu_lars)(Device *d, const Update *u) { update(d, u, lars_rule, 0, 1, 1); }
 
 void FN(cpu_sgd)(Device *d, const Update *u)
 {
