@@ -61,8 +61,8 @@ static void item_fn(void *ctx, int64_t item, int thread)
         REAL *y = row_out(ym, r, xbuf);
         if (s->p > 0 || s->jitter > 0) {
             int64_t row = s->row0 + r, seq = s->runs->stride;
-            FN(draw_words)
-            (words, skip + t.cols, s->key, first, positions_at(s->runs, row % seq), s->sample[row / seq]);
+            int64_t position = positions_at(s->runs, row % seq);
+            FN(draw_words)(words, skip + t.cols, s->key, first, position, s->sample[row / seq]);
             for (int64_t i = 0; i < t.cols && s->jitter > 0; i++)
                 f[i] = 1 + jitter * ((REAL)(int32_t)(words[skip + i] >> 8) * (REAL)0x1p-23 - 1);
             for (int64_t i = 0; i < t.cols && s->jitter <= 0; i++)

@@ -58,35 +58,39 @@ static void split(uint16_t *weight, int16_t *rest, const REAL *masters, int64_t 
     }
 }
 
-static uint8_t *scale_at(uint8_t *scale, int64_t i)
+/* Where the numbers and scales of element i of moment `which`, M or V, are. type MOMENT_FP32: there is nothing
+ * to convert, or the rule has no such moment. */
+typedef struct { MomentType type; char *p; uint8_t *scale; int second; } Stored;
+
+static Stored stored(const Job *j, int which, int64_t i)
 {
-    return scale ? scale + i / MOMENT_BLOCK : NULL;
+    const Updated *x = j->x;
+    const Update *u = j->rates.u;
+    MomentType type = which == V ? u->v_type : u->m_type;
+    char *p = which == V ? x->v : x->m;
+    uint8_t *scale = which == V ? x->v_scale : x->m_scale;
+    if (!j->moments || !p || !type)
+        return (Stored){.type = MOMENT_FP32};
+    return (Stored){type, p + i * moment_size(type), scale ? scale + i / MOMENT_BLOCK : NULL, which == V};
 }
 
 /* Moments that are not reals: p[M] and p[V] = copies of n of them in room, from element i on; and back. */
 static void load_pair(const Job *j, REAL *p[ARRAYS], REAL (*room)[PIECE], int64_t i, int64_t n)
 {
-    const Updated *x = j->x;
-    const Update *u = j->rates.u;
-    if (j->moments && x->m && u->m_type)
-        FN(load_moments)
-        (p[M] = room[0], (char *)x->m + i * moment_size(u->m_type), scale_at(x->m_scale, i), n, u->m_type, 0);
-    if (j->moments && x->v && u->v_type)
-        FN(load_moments)
-        (p[V] = room[1], (char *)x->v + i * moment_size(u->v_type), scale_at(x->v_scale, i), n, u->v_type, 1);
+    for (int which = M; which <= V; which++) {
+        Stored s = stored(j, which, i);
+        if (s.type)
+            FN(load_moments)(p[which] = room[which - M], s.p, s.scale, n, s.type, s.second);
+    }
 }
 static void store_pair(const Job *j, REAL *p[ARRAYS], int64_t i, int64_t n)
 {
-    const Updated *x = j->x;
-    const Update *u = j->rates.u;
-    if (j->moments && x->m && u->m_type)
-        FN(store_moments)
-        ((char *)x->m + i * moment_size(u->m_type), scale_at(x->m_scale, i), p[M], n, u->m_type, 0,
-         &x->blocks, i / MOMENT_BLOCK, j->turn);
-    if (j->moments && x->v && u->v_type)
-        FN(store_moments)
-        ((char *)x->v + i * moment_size(u->v_type), scale_at(x->v_scale, i), p[V], n, u->v_type, 1,
-         &x->blocks, i / MOMENT_BLOCK, j->turn);
+    const BlockNumbers *blocks = &j->x->blocks;
+    for (int which = M; which <= V; which++) {
+        Stored s = stored(j, which, i);
+        if (s.type)
+            FN(store_moments)(s.p, s.scale, p[which], n, s.type, s.second, blocks, i / MOMENT_BLOCK, j->turn);
+    }
 }
 
 static void update_item(void *ctx, int64_t item, int thread)
