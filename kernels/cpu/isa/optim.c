@@ -58,8 +58,8 @@ static void split(uint16_t *weight, int16_t *rest, const REAL *masters, int64_t 
     }
 }
 
-/* Where the numbers and scales of element i of moment `which`, M or V, are. type MOMENT_FP32: there is nothing
- * to convert, or the rule has no such moment. */
+/* Where the numbers and scales of moment `which`, M or V, are from element i on. type MOMENT_FP32: there is
+ * nothing to convert, or the rule has no such moment. */
 typedef struct { MomentType type; char *p; uint8_t *scale; int second; } Stored;
 
 static Stored stored(const Job *j, int which, int64_t i)
