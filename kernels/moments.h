@@ -12,9 +12,9 @@
  * word j % 4 of philox(key, 8 block + j / 4, turn): the lower half for the first moment, the upper half for
  * the second. A second moment above 0 never becomes 0, which would make its element's next step too large.
  *
- * Scales are powers of two. The values of a block that are stored again keep their bits; while the block's
- * largest number changes, so do those that are not subnormal. FP8 numbers times their scales are BF16 numbers,
- * FP16's are F32 numbers: a checkpoint holds these. */
+ * Scales are powers of two. The values of a block that are stored again keep their bits; while the largest
+ * number of the block changes, so do those that are not subnormal. FP8 numbers times their scales are BF16
+ * numbers, FP16's are F32 numbers: a checkpoint holds these. */
 #ifndef MOMENTS_H
 #define MOMENTS_H
 #include "half.h"
