@@ -47,6 +47,14 @@ int grid_index(const GridSpec *spec, int rank, Axis axis)
     return index[axis];
 }
 
+int grid_first(const GridSpec *spec, Axis axis, int index)
+{
+    int stride = 1;
+    for (int k = 0; spec->order[k] != axis; k++)
+        stride *= spec->size[spec->order[k]];
+    return index * stride;
+}
+
 int grid_group(const int size[AXES], const Axis order[AXES], unsigned mask, int rank, int *out)
 {
     int index[AXES], n = 1;
@@ -185,10 +193,11 @@ static void open_groups(Grid *g, Opening how)
         {&g->model, "tp-pp", BIT(AXIS_TP) | BIT(AXIS_PP)}, {&g->data, "dp-cp", BIT(AXIS_DP) | BIT(AXIS_CP)},
     };
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
-        n = grid_group(g->size, g->order, whole[i].mask, rank, list);
         if (i == 0)                    /* in the world's group a rank is its world rank, whatever the order */
-            for (int r = 0; r < n; r++)
-                list[r] = r;
+            for (n = 0; n < g->world; n++)
+                list[n] = n;
+        else
+            n = grid_group(g->size, g->order, whole[i].mask, rank, list);
         how.open(how.ctx, g, whole[i].c, whole[i].name, list, n);
     }
     n = grid_group(g->size, g->order, BIT(AXIS_PP), rank, list);

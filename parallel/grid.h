@@ -61,6 +61,8 @@ int grid_group(const int size[AXES], const Axis order[AXES], unsigned mask, int 
 
 /* The place of world rank `rank` on an axis. Pure. */
 int grid_index(const GridSpec *spec, int rank, Axis axis);
+/* The lowest world rank at place `index` of an axis. Pure. */
+int grid_first(const GridSpec *spec, Axis axis, int index);
 
 /* Parses "tp-cp-ep-dp-pp" or a permutation of it. 1; 0: the text is something else. Pure. */
 int grid_parse_order(const char *text, Axis order[AXES]);

@@ -105,8 +105,11 @@ static void lay_out(Cpu *c, Dtype real, int threads)
 /* Sets the kernels of c and returns the instruction set; dies when this CPU lacks `isa`. */
 static int pick(Cpu *c, Dtype real, const char *isa)
 {
-    int has[ISA_COUNT] = {0}, bf16dot;
-    detect(has, &bf16dot);
+    /* once: CPUID leaves a virtual machine, which takes tens of microseconds */
+    static int has[ISA_COUNT], bf16dot, detected;
+    if (!detected)
+        detect(has, &bf16dot);
+    detected = 1;
     int i = choose(isa, has);
     c->gemm = c->gemm_bf16 = tables[i][real].gemm;
 #ifdef __x86_64__

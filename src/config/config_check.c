@@ -2,13 +2,29 @@
 #define _GNU_SOURCE
 #include "config_table.h"
 
+/* Sets all options to their defaults. A sweep does so for every layout, so numbers and words are read once.
+ * Texts and lists lie in the memory of the configuration. */
+static void set_defaults(Config *c)
+{
+    static Config once;
+    static int read;
+    if (!read)
+        option_defaults(options, OPTIONS, &once);
+    read = 1;
+    for (int i = 0; i < OPTIONS; i++)
+        if (options[i].type == TYPE_STR || options[i].type == TYPE_LIST)
+            option_defaults(&options[i], 1, c);
+        else
+            option_copy(&options[i], c, &once);
+}
+
 void check_open(Check *k, const char *path)
 {
     *k = (Check){.path = path, .cfg = keep_alloc(1, sizeof(Config))};
     k->cfg->path = path;
     for (int i = 0; i < OPTIONS; i++)
         k->set[i].arg = -1;
-    option_defaults(options, OPTIONS, k->cfg);
+    set_defaults(k->cfg);
 }
 
 void check_add(Check *k, Place place, const char *fmt, ...)

@@ -64,12 +64,24 @@ static SlotDW *dw_open(Model *m, int chunk, int mb)
     return s;
 }
 
+/* The tables of a slot are made when a microbatch first takes it: a plan that walks two microbatches of
+ * hundreds needs no others. */
+static SlotFW *fw_of(Model *m, int slot)
+{
+    SlotFW *s = &m->slots.fw[slot];
+    if (!s->layer) {
+        s->layer = xcalloc((size_t)m->slots.layers + 1, sizeof *s->layer);
+        s->grads = xcalloc((size_t)m->slots.layers + 1, sizeof *s->grads);
+    }
+    return s;
+}
+
 static Pass pass_of(Model *m, const Instr *i)
 {
     const Schedule *s = m->now.schedule;
     int at = i->chunk * s->m + i->mb, forward = s->slots[SLOT_FW] == 0;
     SlotFD *fd = fd_of(m, i->chunk, i->mb);
-    SlotFW *fw = &m->slots.fw[forward ? 0 : s->slot[SLOT_FW][at]];
+    SlotFW *fw = fw_of(m, forward ? 0 : s->slot[SLOT_FW][at]);
     SlotDW *dw = forward ? NULL : dw_of(m, i->chunk, i->mb);
     return (Pass){.chunk = &m->held.chunk[i->chunk], .batch = &fd->batch, .fd = fd, .fw = fw, .dw = dw,
                   .keep_d = forward ? &m->scratch : &fd->mem, .keep_w = forward ? &m->scratch : &fw->mem,

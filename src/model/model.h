@@ -78,8 +78,8 @@ typedef struct {
 
 typedef struct {
     Arena mem;
-    LayerActs *layer;      /* [layers of the chunk] */
-    LayerGrads *grads;     /* [layers of the chunk] */
+    LayerActs *layer;      /* [layers of the largest chunk], from the slot's first use */
+    LayerGrads *grads;     /* likewise */
 } SlotFW;
 
 typedef struct {
@@ -157,6 +157,8 @@ typedef struct {
 /* Where a microbatch's activations and gradients lie. */
 typedef struct {
     int nfd, nfw, ndw;
+    int layers;                /* of the largest chunk */
+    Mat *in;                   /* memory of SlotFD.in */
     SlotFD *fd;
     SlotFW *fw;
     SlotDW *dw;
@@ -460,6 +462,8 @@ void head_logits(Model *m, int part, Mat x, Mat logits);
 
 /* How linear layer `which` of a part is multiplied. */
 Precision model_precision(const Model *m, int part, LinearId which);
+/* Whether two layers of the model run the same operations and send the same messages. */
+int model_layers_alike(const Config *cfg, int a, int b);
 /* Room for the transposed FP8 copy of a layer's activation [rows, cols], which the weight gradient reads in
  * its place. There is none where the layer is not multiplied in FP8, where the weight gradient gathers rows,
  * and where `from` is not the memory for what W reads, or that is scratch. */

@@ -103,12 +103,13 @@ static void open_windows(Model *m, Arena *run, Arena *mapped, const ModelBytes *
 
 static void open_slots(Model *m, const int slots[SLOT_KINDS], Arena *run, const ModelBytes *bytes)
 {
-    int groups = 0, layers = 0;
+    int groups = 0, layers = 0, n = slots[SLOT_FD];
     for (int c = 0; c < m->held.nchunks; c++) {
         groups = m->held.chunk[c].groups > groups ? m->held.chunk[c].groups : groups;
         layers = m->held.chunk[c].layers > layers ? m->held.chunk[c].layers : layers;
     }
-    m->slots.nfd = slots[SLOT_FD];
+    m->slots.nfd = n;
+    m->slots.layers = layers;
     m->slots.nfw = slots[SLOT_FW] ? slots[SLOT_FW] : 1; /* forward-only lists need one for its tables */
     m->slots.ndw = slots[SLOT_DW];
     m->slots.fd = xcalloc((size_t)m->slots.nfd, sizeof *m->slots.fd);
@@ -116,15 +117,13 @@ static void open_slots(Model *m, const int slots[SLOT_KINDS], Arena *run, const 
     m->slots.dw = xcalloc((size_t)m->slots.ndw + 1, sizeof *m->slots.dw);
     m->scratch = slot_arena(run, "scratch", bytes->scratch);
     m->pair.other.scratch = slot_arena(run, "scratch of a forward beside a backward", bytes->beside);
-    for (int i = 0; i < m->slots.nfd; i++) {
-        m->slots.fd[i].in = xcalloc((size_t)groups + 1, sizeof *m->slots.fd[i].in);
+    m->slots.in = xcalloc((size_t)n * (size_t)(groups + 1), sizeof *m->slots.in);
+    for (int i = 0; i < n; i++) {
+        m->slots.fd[i].in = m->slots.in + (size_t)i * (size_t)(groups + 1);
         m->slots.fd[i].mem = slot_arena(run, "activations until D", bytes->fd);
     }
-    for (int i = 0; i < m->slots.nfw; i++) {
-        m->slots.fw[i].layer = xcalloc((size_t)layers + 1, sizeof *m->slots.fw[i].layer);
-        m->slots.fw[i].grads = xcalloc((size_t)layers + 1, sizeof *m->slots.fw[i].grads);
+    for (int i = 0; i < m->slots.nfw; i++)
         m->slots.fw[i].mem = slot_arena(run, "activations until W", bytes->fw);
-    }
     for (int i = 0; i < m->slots.ndw; i++)
         m->slots.dw[i].mem = slot_arena(run, "gradients until W", bytes->dw);
 }
@@ -214,8 +213,7 @@ ModelBytes model_peaks(const Model *m)
 
 void model_close(Model *m)
 {
-    for (int i = 0; i < m->slots.nfd; i++)
-        free(m->slots.fd[i].in);
+    free(m->slots.in);
     for (int i = 0; i < m->slots.nfw; i++) {
         free(m->slots.fw[i].layer);
         free(m->slots.fw[i].grads);

@@ -328,7 +328,9 @@ void params_open(Params *p, const Config *cfg, Grid *grid, const Placement *pl)
     p->real = p->type == F64 ? F64 : F32;
     if (cfg->num_moe_experts != CFG_ABSENT)
         p->experts = (int)cfg->num_moe_experts / grid->expert[EXPERT_EP].size;
-    size_t most = (size_t)cfg->num_layers + 2, of_experts = (P_EFC2B - P_EFC1 + 1) * (size_t)p->experts;
+    size_t most = 2, of_experts = (P_EFC2B - P_EFC1 + 1) * (size_t)p->experts;
+    for (int c = 0; c < pl->v; c++)
+        most += (size_t)placement_at(pl, pp, c)->layers;
     p->part = xcalloc(most, sizeof *p->part);
     p->param = xcalloc(most * (PARAM_KINDS + of_experts), sizeof *p->param);
     p->chunk = xcalloc((size_t)pl->v, sizeof *p->chunk);

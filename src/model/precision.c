@@ -40,6 +40,13 @@ static int in_fp8(const Config *c, int layer)
     return c->fp8 != FP8_NONE && layer >= 0 && !edge;
 }
 
+int model_layers_alike(const Config *c, int a, int b)
+{
+    const List *kind = &c->cp_comm_type;
+    return config_is_moe(c, a) == config_is_moe(c, b) && in_fp8(c, a) == in_fp8(c, b) &&
+           (kind->n <= 1 || !strcmp(kind->v[a], kind->v[b]));
+}
+
 const Param *precision_weight(const Model *m, int64_t i)
 {
     const Part *part = &m->params->part[i / LINEARS];

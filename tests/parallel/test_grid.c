@@ -59,6 +59,19 @@ static int range(int from, int to, int step)
     return n;
 }
 
+/* grid_first is the first rank that grid_index places there. */
+static void lowest(const GridSpec *s)
+{
+    for (int a = 0; a < AXES; a++)
+        for (int i = 0; i < s->size[a]; i++) {
+            int r = 0;
+            while (grid_index(s, r, (Axis)a) != i)
+                r++;
+            CHECK(grid_first(s, (Axis)a, i) == r, "axis %d, place %d: %d instead of %d", a, i,
+                  grid_first(s, (Axis)a, i), r);
+        }
+}
+
 static void strided(const GridSpec *s, int world, int rank)
 {
     const int *size = s->size;
@@ -105,6 +118,7 @@ static void published_sizes(void)
         GridSpec s = {.size = {p[2], p[4], 1, dp, p[3]}, .etp = p[2], .ep = p[5]};
         CHECK(p[2] * p[4] * dp * p[3] == world && world <= RANKS, "row %zu", i);
         grid_parse_order("tp-cp-ep-dp-pp", s.order);
+        lowest(&s);
         for (int k = 0; k < 40; k++)
             strided(&s, world, draw(world));
         count_through(s.size, s.order, world);
@@ -196,6 +210,8 @@ static void factorisations(const Axis order[AXES])
                         continue;
                     GridSpec s = {.size = {tp, cp, 1, world / (tp * cp * pp), pp}};
                     memcpy(s.order, order, sizeof s.order);
+                    if (world == 24)
+                        lowest(&s);
                     one_grid(&s, s.size, world), grids++;
                     int size[AXES], dense = world / (tp * cp);
                     s.ep = 1 + draw(dense);
