@@ -58,6 +58,20 @@ void *data_at(const Data *d, const Flat *f, int bucket, int64_t at)
     return (offloaded ? f->offloaded : f->p) + (size_t)((at - start) / f->block) * dtype_size(f->type);
 }
 
+/* ---- who watches ---- */
+
+static void seen_begin(const Data *d, DataCall call, int at, GradPhase phase)
+{
+    if (d->watch)
+        d->watch->begin(d->watch->ctx, call, at, phase);
+}
+
+static void seen_end(const Data *d)
+{
+    if (d->watch)
+        d->watch->end(d->watch->ctx);
+}
+
 /* ---- opening ---- */
 
 void data_open(Data *d, Sharding stage, Grid *grid, Dtype type, Dtype real, Bucket *bucket, int buckets,
@@ -341,7 +355,8 @@ static int first_product(const Data *d, int bucket)
     return low;
 }
 
-void data_clear(const Data *d, int product)
+/* Clears the gradient of a product that has no value yet. */
+static void clear_product(const Data *d, int product)
 {
     GradProduct *p = &d->product[product];
     const Bucket *b = &d->bucket[p->bucket];
@@ -351,11 +366,18 @@ void data_clear(const Data *d, int product)
     p->there = 1;
 }
 
+void data_clear(const Data *d, int product)
+{
+    seen_begin(d, DATA_CLEAR, product, PHASE_ALL);
+    clear_product(d, product);
+    seen_end(d);
+}
+
 /* Clears the products of a bucket that nothing was written to. */
 static void clear_rest(Data *d, int bucket)
 {
     for (int i = first_product(d, bucket); i < d->products && d->product[i].bucket == bucket; i++)
-        data_clear(d, i);
+        clear_product(d, i);
 }
 
 /* Bytes [at, at + n) that are to be cleared in one go. */
@@ -460,12 +482,10 @@ static char *enter_window(Data *d, int unit, GradPhase phase)
     return window_start(d->out, d->turn, bytes);
 }
 
-void data_enter(Data *d, int unit, GradPhase phase)
+/* Gives the unit a window of gradients, and clears it. */
+static void take_window(Data *d, int unit, GradPhase phase)
 {
     size_t at = 0;
-    wait_cleared(d);
-    if (!grads_sharded(d))
-        return;
     Clearing c = {.dev = d->dev, .base = enter_window(d, unit, phase)};
     for (int b = next_window(d, GRADIENTS, unit, phase, -1); b >= 0;
          b = next_window(d, GRADIENTS, unit, phase, b)) {
@@ -474,6 +494,15 @@ void data_enter(Data *d, int unit, GradPhase phase)
         at += (size_t)d->bucket[b].n * dtype_size(d->sent);
     }
     clear_end(&c);
+}
+
+void data_enter(Data *d, int unit, GradPhase phase)
+{
+    seen_begin(d, DATA_ENTER, unit, phase);
+    wait_cleared(d);
+    if (grads_sharded(d))
+        take_window(d, unit, phase);
+    seen_end(d);
 }
 
 /* Starts the reduction of bucket b, whose gradients lie at `at` as they are sent. */
@@ -629,7 +658,8 @@ void data_gather(Data *d, int unit)
     }
 }
 
-void data_ready(Data *d, int unit)
+/* Waits for the unit's weights. */
+static void wait_weights(Data *d, int unit)
 {
     for (int b = next_bucket(d, unit, PHASE_ALL, -1); b >= 0; b = next_bucket(d, unit, PHASE_ALL, b)) {
         wait_gather(d, b);
@@ -645,6 +675,13 @@ void data_ready(Data *d, int unit)
         t->token = 0;
         d->bucket[t->bucket].weight = t->at;
     }
+}
+
+void data_ready(Data *d, int unit)
+{
+    seen_begin(d, DATA_READY, unit, PHASE_ALL);
+    wait_weights(d, unit);
+    seen_end(d);
 }
 
 void data_release(Data *d, int unit)

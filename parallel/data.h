@@ -104,9 +104,21 @@ typedef struct {
     char there;                /* bool: the gradient has a value in this step, or in this window */
 } GradProduct;
 
+/* Sees the calls of a model that computes: data_ready, data_enter and data_clear. begin comes before each of
+ * them, end after it.
+ *   at     in  unit; of data_clear the product
+ *   phase  in  of data_enter */
+typedef enum { DATA_READY, DATA_ENTER, DATA_CLEAR } DataCall;
+typedef struct {
+    void *ctx;
+    void (*begin)(void *ctx, DataCall call, int at, GradPhase phase);
+    void (*end)(void *ctx);
+} DataWatch;
+
 typedef struct {
     Sharding stage;
     Device *dev;
+    const DataWatch *watch;    /* NULL: nobody sees the calls */
     Dtype type;                /* of weights */
     Dtype real;                /* of masters */
     MomentType stored[2];      /* how moments are stored; MOMENT_FP32: real */

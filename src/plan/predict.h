@@ -62,6 +62,7 @@ typedef struct {
     Traffic most[AXES];        /* traffic of the rank that sends most on the axis */
     int m;                     /* microbatches */
     ScheduleKind kind;
+    int walks;                 /* walks that ran their layers; the others played tapes */
 } Prediction;
 
 /* Dies with EXIT_CONFIG when the description lacks a speed that this configuration needs. */
@@ -70,6 +71,9 @@ void predict_check(const Config *cfg, const Machine *m);
 void predict(Prediction *out, const Config *cfg, const Machine *m);
 /* The same with lists that exist already. */
 void predict_over(Prediction *out, const Config *cfg, const Machine *m, const StepLists *lists);
+/* The same, where every walk runs its layers. predict_over plays for a pipeline rank what the first one of
+ * its kind has run (tape.h): same result, fewer walks through the layers. For tests. */
+void predict_walked(Prediction *out, const Config *cfg, const Machine *m, const StepLists *lists);
 void prediction_close(Prediction *p);
 
 /* ---- the parts, for predict.c ---- */
@@ -85,6 +89,10 @@ void predict_turns(const ScheduleSet *set, Simulation *sim, double crowd, double
 /* A cached result of curve_at: a walk asks for the same few hundred sizes a hundred thousand times. */
 enum { LOOKUPS = 256 };
 typedef struct { double size, share; } Lookup;         /* share 0: empty */
+
+/* What an operation adds to a Tally, s. rest: what neither launch nor arithmetic at the peak takes, which is
+ * of `part`: WORK_BELOW_PEAK, WORK_CAST or WORK_MEMORY. */
+typedef struct { double t, launch, best, rest; int part; } OpTime;
 
 /* The clock of a rank, and its time by kind; all times in s. */
 typedef struct {
@@ -107,7 +115,18 @@ typedef struct {
     double beside;             /* when the last operation on the side stream will have ended */
     double meanwhile;          /* between side_begin and side_end: the clock of the main stream */
     double scatter;            /* parts of a message that are sent side by side; 1: it is whole */
+    struct Recorder *recorder; /* tape.h: what records the operations and messages; NULL: nothing does */
 } Tally;
+
+/* Adds an operation. */
+void predict_op(Tally *k, OpKind op, const OpTime *t);
+/* tape.c: what the device and the groups tell the recorder, which may be NULL: an operation; a message and
+ * its token, which the function replaces; a wait for a token, whose first one it returns. recorder_records:
+ * whether an instruction is recorded now. */
+void recorder_op(struct Recorder *r, OpKind op, const OpTime *t);
+Token recorder_message(struct Recorder *r, const Comm *c, const Operation *o, Token t);
+Token recorder_wait(struct Recorder *r, const Comm *c, Token t);
+int recorder_records(const struct Recorder *r);
 
 /* Lets the host go on by `launches` s of launching; what is launched last does not begin before. */
 void predict_launch(Tally *k, double launches);

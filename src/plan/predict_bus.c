@@ -30,6 +30,7 @@ double predict_bus(const Tally *k, double bytes) { return bytes / (k->m->host_gb
 static int64_t go(Device *d, size_t bytes, double *through, double after)
 {
     Tally *k = tally_of(d);
+    BUG_ON(recorder_records(k->recorder) && !k->m->shared /* a tape has no tickets */);
     if (k->m->shared) {
         Mat all = {.rows = 1, .cols = (int64_t)(bytes / dtype_size(F32)), .type = F32};
         d->copy(d, all, all);
@@ -57,6 +58,7 @@ static void time_side_begin(Device *d)
     Tally *k = tally_of(d);
     if (k->m->shared)
         return;
+    BUG_ON(recorder_records(k->recorder) /* a tape has no side stream */);
     k->meanwhile = k->now;
     k->now = fmax(k->now, k->beside);
 }

@@ -9,6 +9,7 @@ typedef struct {
     Axis axis;                 /* the axis that its times are added to */
     int nodes, per;            /* nodes with members; members on each node */
     int *member;               /* [size] world ranks */
+    struct { CommKind kind; double S, share, seconds; } known[16];     /* times of collectives; S 0: none */
     double free;               /* s: when the operation started last will have ended */
     double line[2][2];         /* s: when the messages of an expert group so far will have ended, on the line
                                 * out and in, inside the node and between nodes */
@@ -51,10 +52,22 @@ static double moving(const Timed *t, const Comm *c, CommKind kind, double S, int
     return fmin(ring, levels);
 }
 
-/* The same, no less than the floor that the machine's library has: half of an all-reduce's for one pass. */
-static double collective(const Timed *t, const Comm *c, CommKind kind, double S, int passes)
+/* The same, no less than the floor that the machine's library has: half of an all-reduce's for one pass. A
+ * group has messages of few sizes. */
+static double collective(Timed *t, const Comm *c, CommKind kind, double S, int passes)
 {
-    return fmax(moving(t, c, kind, S, passes), passes * t->k->m->all_reduce_floor_us * 1e-6 / 2);
+    uint64_t bits, at;
+    memcpy(&bits, &S, sizeof bits);
+    at = ((bits ^ (uint64_t)kind) * 0x9e3779b97f4a7c15ull) >> 60;
+    if (t->known[at].kind != kind || t->known[at].S != S || t->known[at].share != t->k->share) {
+        double seconds =
+            fmax(moving(t, c, kind, S, passes), passes * t->k->m->all_reduce_floor_us * 1e-6 / 2);
+        t->known[at].kind = kind;
+        t->known[at].S = S;
+        t->known[at].share = t->k->share;
+        t->known[at].seconds = seconds;
+    }
+    return t->known[at].seconds;
 }
 
 static Token start(Comm *c, CommKind kind, int64_t n, Dtype type, double seconds)
@@ -130,7 +143,7 @@ static Token exchange(Comm *c, const Operation *o)
 
 /* In a ring of the context group all ranks send and receive at the same time, and the slowest link
  * decides for all of them: what this rank receives arrives when its own message does. */
-static Token timed(Comm *c, Operation o)
+static Token send(Comm *c, Operation o)
 {
     int whole = o.kind == COMM_ALL_REDUCE || o.kind == COMM_BROADCAST;         /* n is of the whole group */
     double bytes = bytes_of(o.n, o.type) * (whole ? 1 : c->size);
@@ -149,11 +162,18 @@ static Token timed(Comm *c, Operation o)
     return t->axis == AXIS_CP ? ticket_of(t->free) : 0;
 }
 
+static Token timed(Comm *c, Operation o)
+{
+    struct Recorder *r = ((Timed *)c->impl)->k->recorder;
+    return recorder_message(r, c, &o, send(c, o));
+}
+
 static void timed_barrier(Comm *c) { (void)c; }
 
 static void timed_wait(Comm *c, Token token)
 {
     Timed *t = c->impl;
+    token = t->k->recorder ? recorder_wait(t->k->recorder, c, token) : token;
     double end = end_of(token);
     if (token && end > t->k->now) {
         t->k->waited[t->axis] += end - t->k->now;
@@ -183,7 +203,7 @@ static Axis account_of(const char *name)
 void predict_group(void *tally, const Grid *g, Comm *c, const char *name, const int *member, int n)
 {
     Tally *k = tally;
-    int place = 0, per = 0, node = g->rank / (int)k->m->ranks;
+    int place = 0, per = 0, ranks = (int)k->m->ranks, node = g->rank / ranks * ranks;
     if (n == 1) {
         comm_self_open(c, name);
         return;
@@ -194,7 +214,7 @@ void predict_group(void *tally, const Grid *g, Comm *c, const char *name, const 
     while (member[place] != g->rank)
         place++;
     for (int i = 0; i < n; i++)
-        per += member[i] / (int)k->m->ranks == node;
+        per += member[i] >= node && member[i] < node + ranks;
     t->k = k;
     t->axis = account_of(name);
     t->per = per;

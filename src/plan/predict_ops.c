@@ -73,9 +73,19 @@ static double arithmetic(const Tally *k, const Cost *c)
 void predict_launch(Tally *k, double launches)
 {
     k->host += launches;
-    double wait = fmax(0, k->host - k->now);
+    double wait = k->host > k->now ? k->host - k->now : 0;
     k->now += wait;
     k->hosted += wait;
+}
+
+void predict_op(Tally *k, OpKind op, const OpTime *t)
+{
+    predict_launch(k, k->m->host_us * 1e-6);
+    k->now += t->t;
+    k->work[op] += t->t;
+    k->work[WORK_LAUNCH] += t->launch;
+    k->work[WORK_PEAK] += t->best;
+    k->work[t->part] += t->rest;
 }
 
 /* Adds an op to the Tally: the longer of its arithmetic and its memory traffic, plus the launch. */
@@ -88,12 +98,10 @@ static void spend(void *tally, const Cost *c)
     double launch = m->launch_us * 1e-6, slow = k->together ? 1 / m->together[c->op] : 1;
     double t = slow * (launch + fmax(arithmetic(k, c), memory));
     double best = c->flops > 0 ? c->flops / peak(k, c->type) / c->rate : 0;
-    predict_launch(k, m->host_us * 1e-6);
-    k->now += t;
-    k->work[c->op] += t;
-    k->work[WORK_LAUNCH] += slow * launch;
-    k->work[WORK_PEAK] += best;
-    k->work[c->flops > 0 ? WORK_BELOW_PEAK : c->cast ? WORK_CAST : WORK_MEMORY] += t - slow * launch - best;
+    int beyond = c->flops > 0 ? WORK_BELOW_PEAK : c->cast ? WORK_CAST : WORK_MEMORY;
+    OpTime all = {t, slow * launch, best, t - slow * launch - best, beyond};
+    recorder_op(k->recorder, c->op, &all);
+    predict_op(k, c->op, &all);
 }
 
 void predict_device(Device *d, Tally *k, Dtype real)

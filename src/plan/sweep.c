@@ -90,10 +90,41 @@ static const Config *config_of(const Sweep *s, SweepLayout *l)
     return k.n + k.dropped ? NULL : k.cfg;
 }
 
-static void plan(const Sweep *s, const Machine *m, const Config *c, SweepLayout *l)
+/* The instruction lists of a cut, by micro batch. Sharding and recomputation change none of them, but for a
+ * schedule that is searched by the times of the stages; a file of lists lies in the memory of its layout. */
+typedef struct { int micro; StepLists lists; } MicroLists;
+typedef struct { int n; MicroLists *list; } CutLists;
+
+static const StepLists *lists_of(CutLists *k, const Config *c)
+{
+    Placement pl;
+    int micro = (int)c->micro_batch_size, i = 0;
+    while (i < k->n && k->list[i].micro != micro)
+        i++;
+    if (i < k->n)
+        return &k->list[i].lists;
+    k->list = xgrow(k->list, k->n, sizeof *k->list);
+    placement_open(&pl, c);
+    k->list[k->n].micro = micro;
+    step_lists_open(&k->list[k->n].lists, c, &pl);
+    placement_close(&pl);
+    return &k->list[k->n++].lists;
+}
+
+static void lists_close(CutLists *k)
+{
+    for (int i = 0; i < k->n; i++)
+        step_lists_close(&k->list[i].lists);
+    free(k->list);
+    *k = (CutLists){0};
+}
+
+static void plan(const Sweep *s, const Machine *m, const Config *c, CutLists *lists, SweepLayout *l)
 {
     Prediction p;
-    predict(&p, c, m);
+    if (c->pipeline_schedule == PIPELINE_SCHEDULE_ZB_AUTO || c->custom)
+        lists_close(lists);
+    predict_over(&p, c, m, lists_of(lists, c));
     l->predicted = p.step * 1e3;
     l->bubble = p.bubble;
     l->memory = 0;
@@ -111,8 +142,10 @@ int sweep_predict(const Sweep *s, const Machine *m, SweepLayout *l)
 {
     void *mark = keep_mark();
     const Config *c = config_of(s, l);
+    CutLists lists = {0};
     if (c)
-        plan(s, m, c, l);
+        plan(s, m, c, &lists, l);
+    lists_close(&lists);
     keep_release(mark);
     return c != NULL;
 }
@@ -180,7 +213,7 @@ static int wanted(const Sweep *s, const SweepLayout *l)
 
 /* Predicts a layout with each micro batch; returns how many are legal. A larger micro batch needs at
  * least as much memory, so after the first that is too large none is predicted. */
-static int plan_micros(const Sweep *s, const Machine *m, SweepLayout l, SweepLayout *out)
+static int plan_micros(const Sweep *s, const Machine *m, SweepLayout l, CutLists *lists, SweepLayout *out)
 {
     int n = 0, too_large = 0;
     for (l.micro = 1; l.micro; l.micro = next_micro(s, l.dp, l.micro)) {
@@ -191,7 +224,7 @@ static int plan_micros(const Sweep *s, const Machine *m, SweepLayout l, SweepLay
         if (c && too_large)
             o->state = LAYOUT_LARGER;
         else if (c)
-            plan(s, m, c, o);
+            plan(s, m, c, lists, o);
         too_large |= o->state == LAYOUT_TOO_LARGE;
         n += o->state != LAYOUT_NONE;
         keep_release(mark);
@@ -205,6 +238,7 @@ static int sharding_kinds(const SweepLayout *cut) { return layout_shards(cut) ? 
 static int plan_cut(const Sweep *s, const Machine *m, const SweepLayout *cut, SweepLayout *out)
 {
     int n = 0;
+    CutLists lists = {0};
     for (int zero = 0; zero < sharding_kinds(cut); zero++)
         for (int r = 0; r < RECOMPUTES; r++) {
             SweepLayout l = *cut;
@@ -212,8 +246,9 @@ static int plan_cut(const Sweep *s, const Machine *m, const SweepLayout *cut, Sw
             l.recompute = r;
             while (!sweep_may_overlap(s, l.overlap))
                 l.overlap++;
-            n += plan_micros(s, m, l, out + n);
+            n += plan_micros(s, m, l, &lists, out + n);
         }
+    lists_close(&lists);
     return n;
 }
 

@@ -57,14 +57,15 @@ static int fits(RunRoom *f, int *layers, int *head)
 
 int64_t run_slice(RunRoom *f)
 {
-    int layers, head, apart = f->over.apart || f->cfg->device == DEVICE_CUDA;
+    int layers, head = 1, apart = f->over.apart || f->cfg->device == DEVICE_CUDA;
     int64_t largest = run_logits_rows(f->cfg, apart, 0), rows = largest, less;
     f->over.fp8_recast = 0;
     for (;;) {
         less = run_logits_rows(f->cfg, apart, rows / 2 > LEAST_ROWS ? rows / 2 : LEAST_ROWS);
         f->over.logits_rows = rows;
-        if (less >= rows || fits(f, &layers, &head))
+        if (less >= rows || (f->need ? f->need <= f->bytes : fits(f, &layers, &head)))
             return rows;
+        f->need = 0;
         if (!head)
             return largest;
         rows = less;
@@ -127,7 +128,7 @@ static void replan(Run *r, const Rehearsal *over)
 void run_room(Run *r, int64_t bytes)
 {
     Comm *all = &r->grid.all;
-    RunRoom f = {r->cfg, r->use, r->generation.kv_length, bytes, r->grid.rank, 1, {0}};
+    RunRoom f = {r->cfg, r->use, r->generation.kv_length, bytes, r->grid.rank, 1, {0}, 0};
     int64_t rows = r->plan.apart && run_need(r) > bytes ? run_slice(&f) : r->plan.logits_rows;
     all->wait(all, all->all_reduce(all, &rows, 1, I64, OP_MIN));
     f.over.logits_rows = rows;

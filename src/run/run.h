@@ -67,6 +67,7 @@ typedef struct {
     uint64_t hash;             /* of all lists of all ranks */
     Traffic traffic[AXES];     /* of a step of the last segment */
     ModelBytes bytes;          /* sizes of the model's slots */
+    ModelBytes trained;        /* what training alone needs of them */
     Memory memory;             /* the arenas, and `workspace` */
     int64_t workspace;         /* bytes that device and transport take for themselves */
     int64_t evaluation;        /* as in Memory */
@@ -237,6 +238,10 @@ typedef struct {
 void step_lists_open(StepLists *l, const Config *cfg, const Placement *pl);
 void step_lists_close(StepLists *l);
 
+/* Sizes that a rehearsal has found, as in RunPlan. They are the same on ranks whose stages hold the same and
+ * have the same neighbours on the rank, and whose lists differ in their order only. */
+typedef struct { ModelBytes trained, bytes; int64_t workspace; } RunPeaks;
+
 /* What a plan runs over in place of the device and the groups that only count. */
 typedef struct {
     Device *dev;                   /* NULL: a device that does nothing */
@@ -247,19 +252,22 @@ typedef struct {
     int apart;                     /* bool: the device has its own memory, whatever `device` says */
     int fp8_recast;                /* as in RunPlan */
     int64_t logits_rows;           /* as in RunPlan, at most; 0: as many as run_logits_rows says */
+    const RunPeaks *peaks;         /* known, so that `step` need not run the layers; NULL: found here */
 } Rehearsal;
 void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over);
 
 /* A rank whose optional memory is chosen (room.c): its plan, for a device with limited memory.
  *   bytes   in      of the device that the rank may take
  *   opened  in      bool: the device is open, and its workspace taken
- *   over    in/out  what the plan runs over; the functions below change fp8_recast, run_slice logits_rows */
+ *   over    in/out  what the plan runs over; the functions below change fp8_recast, run_slice logits_rows
+ *   need    in      of a rank with a head: bytes with the largest slice, where they are known; else 0 */
 typedef struct {
     const Config *cfg;
     RunUse use;
     int64_t kv_length, bytes;
     int rank, opened;
     Rehearsal over;
+    int64_t need;
 } RunRoom;
 /* Rows of a slice of logits, of all ranks that share rows: logits_slice_rows, or as many as a CPU's caches
  * hold, or on a GPU the most that are worth their memory, at most `most`.
@@ -288,6 +296,8 @@ void run_shape_close(PipeShape *s);
 Expand run_expand(const Config *cfg, int rank, int *units);
 /* The place of world rank `rank` on an axis. */
 int run_index(const Config *cfg, int rank, Axis axis);
+/* The lowest world rank at place `index` of an axis. */
+int run_first(const Config *cfg, Axis axis, int index);
 
 /* Loads the checkpoint at `path`: the weights, and for RUN_TRAIN the whole state unless the checkpoint
  * or `finetune` says weights only. Checks which keys of the configuration have changed since, and that

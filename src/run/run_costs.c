@@ -45,15 +45,12 @@ static void count_stage(Count *k, const Config *cfg, int s)
 {
     Config one = *cfg;
     Run r;
-    int rank = 0;
     one.pipeline_schedule = PIPELINE_SCHEDULE_ZB_H1;
     one.overlap_moe_expert_parallel_comm = 0;
     one.data_parallel_sharding_strategy = DATA_PARALLEL_SHARDING_STRATEGY_NO_SHARD;
     one.batch_steps = 1;
     one.batch_step = &(BatchStep){0, cfg->micro_batch_size * cfg->data_parallel_size};
-    while (run_index(&one, rank, AXIS_PP) != s)
-        rank++;
-    run_plan_over(&r, &one, RUN_GRADIENT, 0, rank,
+    run_plan_over(&r, &one, RUN_GRADIENT, 0, run_first(&one, AXIS_PP, s),
                   &(Rehearsal){.dev = &k->dev, .step = count_step, .ctx = k});
     run_plan_close(&r);
 }

@@ -27,6 +27,12 @@ int run_index(const Config *cfg, int rank, Axis axis)
     return grid_index(&spec, rank, axis);
 }
 
+int run_first(const Config *cfg, Axis axis, int index)
+{
+    GridSpec spec = run_spec(cfg);
+    return grid_first(&spec, axis, index);
+}
+
 static void most(int slots[SLOT_KINDS], const Schedule *s)
 {
     for (int k = 0; k < SLOT_KINDS; k++)
@@ -96,8 +102,8 @@ static void open_savers(Run *r, const char *run_dir, Arena *host)
                             saver_workspace(c, k->pieces, k->npieces);
 }
 
-/* Called over counting arenas first, then over the real ones. */
-void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
+/* Takes all memory of a run. whole: bool; 0: but what saves and records need, for a rehearsal. */
+static void take(Run *r, Device *dev, RunArenas *from, const char *run_dir, int whole)
 {
     const Config *c = r->cfg;
     Arena *run = &from->run, *host = &from->host, *mapped = &from->mapped;
@@ -131,7 +137,7 @@ void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
     mem->buffers = grown(run, &before) - mem->activations;
     layout_generation(r, run, host);
     mem->activations += grown(run, &before);
-    if (r->use == RUN_TRAIN) {
+    if (r->use == RUN_TRAIN && whole) {
         r->checkpoint.pieces = pieces_open(&r->params, PIECES_SAVE, &r->checkpoint.npieces);
         expert_bias_pieces(&r->model, PIECES_SAVE, &r->checkpoint.pieces, &r->checkpoint.npieces);
         fp8_scales_pieces(&r->model, PIECES_SAVE, &r->checkpoint.pieces, &r->checkpoint.npieces);
@@ -152,6 +158,11 @@ void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
     mem->total = mem->arena + r->plan.workspace + (r->plan.apart ? 0 : mem->mapped + host_side);
     mem->evaluation = r->plan.evaluation;
     mem->reserve = r->plan.apart ? RUN_RESERVE : 0;
+}
+
+void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
+{
+    take(r, dev, from, run_dir, 1);
 }
 
 void run_layout_give(Run *r)
@@ -213,10 +224,9 @@ void run_rehearse_step(Run *r, const Lists *l)
     r->model.fp8.steady = 0;
 }
 
-/* Bytes of the model's slots and scratch that the lists need; forward: bool: evaluations too. */
-static int64_t slots_bytes(const Run *r, int forward)
+/* Bytes of the model's slots and scratch, of sizes b, that the lists need; forward: bool: evaluations too. */
+static int64_t slots_bytes(const Run *r, ModelBytes b, int forward)
 {
-    ModelBytes b = model_peaks(&r->model);
     int slots[SLOT_KINDS] = {0};
     for (int i = 0; i < r->cfg->batch_steps; i++) {
         most(slots, &r->plan.lists[i].train);
@@ -245,12 +255,15 @@ static void rehearse(Run *r, const Rehearsal *over)
             r->plan.traffic[a] =
                 (Traffic){r->plan.traffic[a].ops - before[a].ops, r->plan.traffic[a].bytes - before[a].bytes};
     }
-    int64_t trained = slots_bytes(r, 0);
-    for (int i = 0; i < c->batch_steps; i++)
+    r->plan.trained = over->peaks ? over->peaks->trained : model_peaks(&r->model);
+    for (int i = 0; i < c->batch_steps && !over->peaks; i++)
         step_forward(r, &r->plan.lists[i].forward, c->micro_batch_size, c->seq_length, 1);
-    r->plan.evaluation = r->use == RUN_TRAIN ? slots_bytes(r, 1) - trained : 0;
+    ModelBytes all = over->peaks ? over->peaks->bytes : model_peaks(&r->model);
+    r->plan.evaluation =
+        r->use == RUN_TRAIN ? slots_bytes(r, all, 1) - slots_bytes(r, r->plan.trained, 0) : 0;
     if (r->generation.kv_length)
         run_extend(r, NULL, r->generation.kv_length, NULL);
+    r->plan.bytes = over->peaks ? all : model_peaks(&r->model);
     step_open(r);
 }
 
@@ -268,10 +281,9 @@ static void count(Run *r, const Rehearsal *over)
     if (r->cfg->device == DEVICE_CUDA)
         products_watch(&null, &r->gpu.products);
     step_open(r);
-    run_layout_take(r, dev, &first, NULL);
+    take(r, dev, &first, NULL, 0);
     rehearse(r, over);
-    r->plan.bytes = model_peaks(&r->model);
-    r->plan.workspace = workspace(r);
+    r->plan.workspace = over->peaks ? over->peaks->workspace : workspace(r);
     run_layout_give(r);
     run_layout_take(r, dev, &second, NULL);
     run_layout_give(r);
