@@ -40,6 +40,7 @@
 #include <execinfo.h>
 #include <fcntl.h>
 #include <fenv.h>
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -396,7 +397,7 @@ static void slow_down(const char *text)
         n[last]++;
     }
     if (c && n[c] && at >= iteration && at < iteration + 20 && (!strcmp(site, "all") || site[0] == c))
-        usleep((useconds_t)(1e4 * (double)delay * sum[c] / n[c]));
+        usleep((useconds_t)fmax(0, 1e4 * (double)delay * sum[c] / n[c]));
     last = c;
     before = pace_now();
 }
