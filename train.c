@@ -337,10 +337,15 @@ static int train_loop(Training *t)
     int code = -1, wants_save = 0;
     double eval_ms = 0, checkpoint_ms = 0;     /* time spent before a step; logged with that step */
     while (code < 0) {
-        run_step(&t->run, &(Metrics){.eval_ms = eval_ms, .checkpoint_ms = checkpoint_ms});
+        ReferenceTime speed, calm;
+        run_reference(&t->run, &t->run.dev, &speed, &calm);
+        run_step(&t->run, &(Metrics){.eval_ms = eval_ms, .checkpoint_ms = checkpoint_ms,
+                                     .reference_product_ms = speed.product_ms,
+                                     .reference_copy_ms = speed.copy_ms});
         int64_t launched = t->run.progress.iteration;
         int evaluates = t->valid && launched % c->eval_interval == 0;
-        settle(t, t->run.dev.late && !evaluates);      /* an asynchronous device: this step stays open */
+        /* an asynchronous device: this step stays open */
+        settle(t, t->run.dev.late && !evaluates && !c->log_reference);
         if (t->run.progress.iteration < launched)      /* a rewind has dropped this step: it comes again */
             continue;
         double polled = saver_poll(t->run.checkpoint.saver), copied = memory ? saver_poll(memory) * 1e3 : 0;

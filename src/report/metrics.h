@@ -23,7 +23,8 @@
 #include "file.h"
 #include <jansson.h>
 
-/* params_norm, num_zeros: filled in on logged steps where log_params_norm and log_num_zeros_in_grad are
+/* reference_product_ms, reference_copy_ms: before the step, with log_reference, else NAN.
+ * params_norm, num_zeros: filled in on logged steps where log_params_norm and log_num_zeros_in_grad are
  * set, else NAN. elapsed_ms: a whole step without saving and evaluating, which checkpoint_ms and eval_ms
  * count. The report's "other" is elapsed_ms less data, forward, backward and optimizer.
  * goodput: time of the run's steps over its wall time, from its first start to this line. A step that was
@@ -54,7 +55,9 @@
     X(backward_ms,        NUM, "ms",       MEAN, TIME,  "time/backward",       "backward")                   \
     X(optimizer_ms,       NUM, "ms",       MEAN, TIME,  "time/optimizer",      "optimizer")                  \
     X(checkpoint_ms,      NUM, "ms",       MAX,  TIME,  "time/checkpoint",     "checkpoint")                 \
-    X(eval_ms,            NUM, "ms",       MAX,  TIME,  "time/eval",           "evaluation")
+    X(eval_ms,            NUM, "ms",       MAX,  TIME,  "time/eval",           "evaluation")                 \
+    X(reference_product_ms, NUM, "ms",     MAX,  TIME,  "",                    "reference product")          \
+    X(reference_copy_ms,  NUM, "ms",       MAX,  TIME,  "",                    "reference copy")
 
 typedef enum { METRIC_INT, METRIC_NUM } MetricType;
 typedef enum { RANKS_SAME, RANKS_MAX, RANKS_MEAN } MetricRanks;

@@ -55,6 +55,7 @@ static void open_values(Run *r)
                  !gpu || c->distributed_backend != DISTRIBUTED_BACKEND_NCCL);
     }
     spikes_open(&r->spikes, r->cfg);
+    reference_begin(r);
 }
 
 void run_open(Run *r, const Config *cfg, RunUse use, int64_t kv_length, const char *run_dir)

@@ -168,6 +168,16 @@ typedef struct {
     Token (*start[RERUN_GROUPS])(Comm *c, Operation o);    /* their own start */
 } RunRerun;
 
+/* A fixed product and a fixed copy (log_reference), in pieces: how fast this machine is at the moment. */
+#define REFERENCE_PIECES 16
+typedef struct {
+    int on;                    /* bool: it has memory */
+    Mat a, b, c;               /* storage: c = a b^T, again in each piece */
+    Mat from, to;              /* storage [pieces, n]: a piece copies a row */
+} RunReference;
+/* ms of all pieces, on a core of its own for each thread */
+typedef struct { double product_ms, copy_ms; } ReferenceTime;
+
 /* The list that runs now. */
 typedef struct {
     int64_t shift;             /* samples from this data rank's to those that it takes */
@@ -199,6 +209,7 @@ typedef struct Run {
     Spikes spikes;
     RunSdc sdc;
     RunRerun rerun;
+    RunReference reference;
     RunStep step;
     Loader *loader;            /* the training split; opened by the caller */
     Trace trace;               /* the timeline of the steps that trace_steps lists */
@@ -366,6 +377,16 @@ double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, 
 
 /* The lists of a step of `batch` samples. */
 const Lists *run_lists(const Run *r, int64_t batch);
+
+/* Times the reference of log_reference on all ranks at once. Call it between steps, with no step open.
+ * Where ranks share cores, times are multiplied by a rank's share of them, so that all layouts of a quiet
+ * machine get the same times. NAN without log_reference. Collective.
+ *   d       in/out  the run's device, or the one that a meter has replaced
+ *   calm    out     the lower quartiles of the pieces of each kind, times their number, means over the ranks:
+ *                   hardly disturbed by other programs that take turns with the ranks
+ *   whole   out     the same, longer by what all pieces together took beyond calm, so that the two add up to
+ *                   it. Turns of other programs are longer than a copy, and would hit it or miss it */
+void run_reference(Run *r, Device *d, ReferenceTime *whole, ReferenceTime *calm);
 
 /* Fills r->stage with the functions of step.c, and sets where the model's microbatches come from. */
 void step_open(Run *r);

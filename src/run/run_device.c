@@ -3,7 +3,7 @@
 #include "run_layout.h"
 #include <stdlib.h>
 
-static int threads_of(const Run *r) { return r->cfg->threads ? (int)r->cfg->threads : grid_cores(&r->grid); }
+int run_threads(const Run *r) { return r->cfg->threads ? (int)r->cfg->threads : grid_cores(&r->grid); }
 
 /* Ranks on this rank's GPU. GPUs are told apart by their unit id: a launcher may give each rank a number
  * 0. */
@@ -24,7 +24,7 @@ static void open_cuda(Run *r)
     const Config *c = r->cfg;
     int gpus = cuda_count();
     cuda_open(&r->dev, r->params.real, grid_host_rank(&r->grid) % gpus);
-    r->dev.pool = pool_open(threads_of(r));        /* host threads: they add up messages */
+    r->dev.pool = pool_open(run_threads(r));        /* host threads: they add up messages */
     r->gpu.sharing = ranks_of_gpu(r);
     all_ok(&r->grid.all, r->gpu.sharing == 1 || c->distributed_backend == DISTRIBUTED_BACKEND_STAGED,
            EXIT_RESOURCE, "nccl", "%d ranks have the same GPU, one of %d that this one sees, and NCCL needs "
@@ -43,7 +43,7 @@ void run_device_open(Run *r)
         open_cuda(r);
     } else {
         char *isa = config_text(r->cfg, OPT_cpu_isa);
-        cpu_open(&r->dev, r->params.real, isa, threads_of(r));
+        cpu_open(&r->dev, r->params.real, isa, run_threads(r));
         free(isa);
         grid_device(&r->grid, &r->dev);
     }
@@ -83,7 +83,7 @@ size_t run_device_workspace(const Run *r)
     if (r->cfg->device == DEVICE_CUDA)
         return CUDA_WORKSPACE + run_attention_bytes(r);
     char *isa = config_text(r->cfg, OPT_cpu_isa);
-    size_t n = cpu_workspace(r->params.real, isa, threads_of(r));
+    size_t n = cpu_workspace(r->params.real, isa, run_threads(r));
     free(isa);
     return n;
 }

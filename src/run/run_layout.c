@@ -132,6 +132,7 @@ static void take(Run *r, Device *dev, RunArenas *from, const char *run_dir, int 
     model_open(&r->model, c, &r->grid, &r->plan.shape, dev, &r->params, slots, lists_split(c, &r->plan.shape),
                r->plan.fp8_recast, r->plan.logits_rows,
                r->generation.kv_length ? r->generation.kv_length : c->seq_length, run, mapped, bytes);
+    reference_open(r, run);
     mem->activations = slots[SLOT_FD] * (int64_t)bytes->fd + r->model.slots.nfw * (int64_t)bytes->fw +
                        slots[SLOT_DW] * (int64_t)bytes->dw + 2 * (int64_t)(bytes->window_d + bytes->window_w);
     mem->buffers = grown(run, &before) - mem->activations;

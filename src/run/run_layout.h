@@ -24,6 +24,8 @@ void run_device_close(Run *r);
 /* Dies with EXIT_CONFIG unless the CPUs of all ranks compute the same bits; warns of other GPUs, and of ranks
  * with fewer threads. Collective. */
 void run_alike(Run *r);
+/* Threads of this rank's CPU. */
+int run_threads(const Run *r);
 /* Ranks that share this rank's device, itself included. */
 int run_device_ranks(const Run *r);
 /* Bytes that the device would take for itself. */
@@ -76,6 +78,10 @@ void sdc_open(Run *r, Arena *run);
 void sdc_close(Run *r);
 void sdc_verify(Run *r);
 void sdc_seal(Run *r);
+
+/* reference.c, with log_reference: memory of the reference, from `run`, which may only count; its numbers. */
+void reference_open(Run *r, Arena *run);
+void reference_begin(Run *r);
 
 /* rerun.c, with sdc_rerun: memory of the hashes, from `run`, which may only count. rerun_first runs the step
  * that comes without its update, and has what follows recorded until rerun_pause, before gradients are
