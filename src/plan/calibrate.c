@@ -1,7 +1,9 @@
 /* calibrate -- measures products, messages and memory of this machine for a machine description */
 #define _GNU_SOURCE
 #include "calibrate.h"
+#include "calibrate_links.h"
 #include "config_table.h"
+#include "drift.h"
 #include "job.h"
 #include "launch.h"
 #include "meter.h"
@@ -15,6 +17,8 @@
 /* A machine's speed changes for seconds at a time. So the measurements alternate: one rank alone and two
  * ranks that share the host, each with short and with long microbatches. */
 #define SECONDS 12.0               /* of all turns, for models whose steps are short */
+#define STEPS 16                   /* of each meter, for models whose steps are long, and on a busy host */
+#define MOST 60.0                  /* s of all turns, whatever they gave by then */
 #define TURN 0.4                   /* s */
 
 /* ---- one rank alone ---- */
@@ -170,61 +174,39 @@ static void describe_sharing(Machine *m, const Call *call, int n, int fp64)
     }
 }
 
-/* Sets jitter: the time that a tensor group waits beyond the time of its messages, as a share of its
- * computing. sent: operations and bytes of the group in a step. */
-static void describe_jitter(Machine *m, const Call *call, int n, const int64_t sent[2])
+/* The share of products in the time of the calls. */
+static double share_of_products(const Call *call, int n)
 {
-    double computed = 0, waited = total(call, n, METER_MESSAGE).seconds;
+    double products = 0, all = 0;
+    for (int i = 0; i < n; i++) {
+        products += meter_is_product(call[i].work) ? call[i].seconds : 0;
+        all += call[i].seconds;
+    }
+    return products / all;
+}
+
+static double computing(const Call *call, int n)
+{
+    double sum = 0;
     for (int i = 0; i < n; i++)
-        computed += call[i].work == METER_MESSAGE ? 0 : call[i].seconds;
+        sum += call[i].work == METER_MESSAGE ? 0 : call[i].seconds;
+    return sum;
+}
+
+/* What a tensor group waits beyond the time of its messages, as a share of its computing. Other programs make
+ * it look larger in two ways: rank 0's waits as the clock says, and the whole step in units of the reference
+ * without its operations. The smaller counts.
+ *   step  in  s of the step, in units of the reference
+ *   idle  in  what a step of one rank alone takes beyond its operations, as a share of these
+ *   sent  in  messages and bytes of the group in the step */
+static double jitter_of(const Machine *m, const Call *call, int n, double step, double idle,
+                        const int64_t sent[2])
+{
+    double computed = computing(call, n), waited = total(call, n, METER_MESSAGE).seconds;
     double messages =
         (double)sent[1] / (m->link_gbps * 1e9) + 2 * (double)sent[0] * m->link_latency_us * 1e-6;
-    m->jitter = fmin(1, fmax(0, (waited - messages) / computed));
-}
-
-/* ---- messages ---- */
-
-static void all_reduce(Comm *c, char *p, int64_t n) { c->wait(c, c->all_reduce(c, p, n / 4, F32, OP_SUM)); }
-
-static void there_and_back(Comm *c, char *p, int64_t bytes)
-{
-    if (c->rank == 0)
-        c->wait(c, c->send(c, p, bytes / 4, F32, 1));
-    c->wait(c, c->recv(c, p, bytes / 4, F32, 1 - c->rank));
-    if (c->rank == 1)
-        c->wait(c, c->send(c, p, bytes / 4, F32, 0));
-}
-
-static double median_call(Comm *c, void (*call)(Comm *c, char *p, int64_t bytes), char *p, int64_t bytes)
-{
-    enum { ROUNDS = 31 };
-    double took[ROUNDS];
-    for (int i = -2; i < ROUNDS; i++) {
-        c->barrier(c);
-        double start = now();
-        call(c, p, bytes);
-        if (i >= 0)
-            took[i] = now() - start;
-    }
-    qsort(took, ROUNDS, sizeof *took, by_double);
-    return took[ROUNDS / 2];
-}
-
-/* Measures messages. cold: bytes, more than caches hold. Collective over the two ranks. */
-static void measure_links(Machine *m, Comm *c)
-{
-    const int64_t few = 4096, many = 8 << 20, cold = 128 << 20;
-    char *p = xcalloc((size_t)cold, 1);
-    double small = median_call(c, all_reduce, p, few), large = median_call(c, all_reduce, p, many);
-    m->link_gbps = (double)(many - few) / (large - small) / 1e9;
-    m->link_latency_us = small / 2 * 1e6;
-    m->link_cold_gbps = (double)(cold - few) / (median_call(c, all_reduce, p, cold) - small) / 1e9;
-    double near = median_call(c, there_and_back, p, few) / 2,
-           far = median_call(c, there_and_back, p, many) / 2;
-    m->message_gbps = (double)(many - few) / (far - near) / 1e9;
-    comm_threads(pool_cores());                /* more threads than cores: a rank that waits sleeps */
-    m->link_latency_crowded_us = median_call(c, all_reduce, p, few) / 2 * 1e6;
-    free(p);
+    double whole = step - computed * (1 + idle);
+    return sent[0] ? fmin(1, fmax(0, (fmin(waited, whole) - messages) / computed)) : 0;
 }
 
 /* ---- all of it ---- */
@@ -244,22 +226,66 @@ static void write_down(const Machine *m, const char *path)
             path, strerror(errno));
 }
 
+/* Steps of a meter, s, and the reference beside them. calm, whole: as run_reference's. */
+typedef struct { int n; double *took; ReferenceTime *calm, *whole; } Samples;
+
+/* Runs a step beside the reference. Collective over the ranks of the meter. Returns its seconds. */
+static double sample(Samples *s, Meter *m)
+{
+    s->took = xgrow(s->took, s->n, sizeof *s->took);
+    s->calm = xgrow(s->calm, s->n, sizeof *s->calm);
+    s->whole = xgrow(s->whole, s->n, sizeof *s->whole);
+    meter_reference(m, &s->whole[s->n], &s->calm[s->n]);
+    return s->took[s->n++] = meter_step(m);
+}
+
+/* The lower quartile of the reference, as the times of the operations are. */
+static Reference quartile(const Samples *s)
+{
+    double *product = xcalloc((size_t)s->n, sizeof *product), *copy = xcalloc((size_t)s->n, sizeof *copy);
+    for (int i = 0; i < s->n; i++)
+        product[i] = s->calm[i].product_ms, copy[i] = s->calm[i].copy_ms;
+    qsort(product, (size_t)s->n, sizeof *product, by_double);
+    qsort(copy, (size_t)s->n, sizeof *copy, by_double);
+    Reference r = {product[(s->n - 1) / 4], copy[(s->n - 1) / 4]};
+    free(product);
+    free(copy);
+    return r;
+}
+
+/* Median step without the first, s, in units of the reference. */
+static double typical(const Samples *s, Calibrated base)
+{
+    TimedStep *step = xcalloc((size_t)s->n, sizeof *step);
+    for (int i = 1; i < s->n; i++)
+        step[i - 1] = (TimedStep){s->took[i], {s->whole[i].product_ms, s->whole[i].copy_ms}};
+    double t = drift_steps(step, s->n - 1, base).ms;
+    free(step);
+    return t;
+}
+
+static void samples_close(Samples *s)
+{
+    free(s->took);
+    free(s->calm);
+    free(s->whole);
+}
+
 /* Runs steps for a turn by rank 0's clock, at least one. Collective over the two ranks. */
-static void turn_together(Meter *both, Comm *all)
+static void turn_together(Meter *both, Comm *all, Samples *s)
 {
     double left = TURN;
     do {
-        double took = meter_step(both);
-        left -= took;
+        left -= sample(s, both);
         all->wait(all, all->broadcast(all, &left, 1, F64, 0));
     } while (left > 0);
 }
 
-static void turn_alone(Meter *alone)
+static void turn_alone(Meter *alone, Samples *s)
 {
     double left = TURN;
     do
-        left -= meter_step(alone);
+        left -= sample(s, alone);
     while (left > 0);
 }
 
@@ -281,6 +307,14 @@ static Machine *blank(void)
 /* A meter for each size of a microbatch. */
 typedef struct { int n; Meter *of[METER_SIZES]; } Meters;
 
+/* alone, one: of one rank on all cores; both, two: of two ranks that share them; sent: messages and bytes of
+ * their group in a step. */
+typedef struct {
+    Meters alone, both;
+    Samples one[METER_SIZES], two[METER_SIZES];
+    int64_t sent[METER_SIZES][2];
+} Measured;
+
 static Meters meters_open(const Config *cfg, int world)
 {
     int64_t size[METER_SIZES];
@@ -296,8 +330,9 @@ static void meters_close(Meters *m)
         meter_close(m->of[k]);
 }
 
-/* *out: the calls of all sizes, one after the other, on the heap. Returns their number. */
-static int meters_calls(const Meters *m, Call **out)
+/* *out: the calls of all sizes, one after the other, on the heap. Returns their number.
+ *   scale  in  [m->n] what the times of each size are multiplied by */
+static int meters_calls(const Meters *m, const double *scale, Call **out)
 {
     int n = 0;
     *out = NULL;
@@ -305,23 +340,77 @@ static int meters_calls(const Meters *m, Call **out)
         Call *call;
         int more = meter_calls(m->of[k], &call);
         *out = xrealloc(*out, (size_t)(n + more) * sizeof **out);
-        memcpy(*out + n, call, (size_t)more * sizeof **out);
-        n += more;
+        for (int i = 0; i < more; i++) {
+            (*out)[n] = call[i];
+            (*out)[n++].seconds *= scale[k];
+        }
     }
     return n;
 }
 
-static void describe(Machine *m, const Meters *alone, const Meters *both, const int64_t sent[2], int fp64)
+/* The lower quartile of the reference over the samples of all sizes. */
+static Reference describe_reference(const Samples *s, int n, double *product, double *copy)
+{
+    Samples all = {0};
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < s[k].n; i++) {
+            all.calm = xgrow(all.calm, all.n, sizeof *all.calm);
+            all.calm[all.n++] = s[k].calm[i];
+        }
+    Reference r = quartile(&all);
+    *product = r.product;
+    *copy = r.copy;
+    free(all.calm);
+    return r;
+}
+
+/* Describes one rank on all cores. The times of its operations are scaled so that they add up to its steps in
+ * units of the reference, in which steps of layouts will be measured. Returns what a step takes beyond its
+ * operations, as a share of these, least of all sizes, at least 0. */
+static double describe_alone(Machine *m, const Measured *d, int fp64)
 {
     Call *call;
-    int n = meters_calls(alone, &call);
+    double scale[METER_SIZES] = {1, 1}, idle = INFINITY;
+    int n = meters_calls(&d->alone, scale, &call);
+    m->reference_products = share_of_products(call, n);
+    free(call);
+    Reference r = describe_reference(d->one, d->alone.n, &m->reference_product_ms, &m->reference_copy_ms);
+    for (int k = 0; k < d->alone.n; k++) {
+        n = meter_calls(d->alone.of[k], &call);
+        scale[k] = typical(&d->one[k], (Calibrated){r, m->reference_products}) / computing(call, n);
+        idle = fmin(idle, fmax(0, scale[k] - 1));
+    }
+    n = meters_calls(&d->alone, scale, &call);
     describe_products(m, call, n, fp64);
     describe_others(m, call, n);
     free(call);
-    n = meters_calls(both, &call);
+    return idle;
+}
+
+/* Describes ranks that share the host, and their jitter. Their operations, too, take no more than is left of
+ * their steps. */
+static void describe_both(Machine *m, const Measured *d, double idle, int fp64)
+{
+    Call *call;
+    double scale[METER_SIZES], jitter = 1;
+    Reference r = describe_reference(d->two, d->both.n, &m->reference_shared_product_ms,
+                                     &m->reference_shared_copy_ms);
+    for (int k = 0; k < d->both.n; k++) {
+        int n = meter_calls(d->both.of[k], &call);
+        double step = typical(&d->two[k], (Calibrated){r, m->reference_products});
+        scale[k] = fmin(1 + idle, step / computing(call, n));
+        jitter = fmin(jitter, jitter_of(m, call, n, step, idle, d->sent[k]));
+    }
+    int n = meters_calls(&d->both, scale, &call);
     describe_sharing(m, call, n, fp64);
-    describe_jitter(m, call, n, sent);
+    m->jitter = jitter;
     free(call);
+}
+
+static void describe(Machine *m, const Measured *d, int fp64)
+{
+    double idle = describe_alone(m, d, fp64);
+    describe_both(m, d, idle, fp64);
 }
 
 /* Runs a step; adds operations and bytes of the tensor group to sent. Collective over both ranks. */
@@ -334,38 +423,52 @@ static void count_sent(Meter *m, int64_t sent[2])
     sent[1] += tp->bytes - bytes;
 }
 
+/* Whether the turns are over: SECONDS have passed and each meter has STEPS, or MOST seconds have passed.
+ * Rank 0 decides. Collective over the two ranks. */
+static int enough(const Measured *d, double since, Comm *all)
+{
+    double passed = now() - since, least = STEPS;
+    for (int k = 0; k < d->both.n; k++)
+        least = fmin(least, meter_steps(d->both.of[k]));
+    for (int k = 0; k < d->alone.n; k++)
+        least = fmin(least, meter_steps(d->alone.of[k]));
+    int64_t over = (passed > SECONDS && least >= STEPS) || passed > MOST;
+    all->wait(all, all->broadcast(all, &over, 1, I64, 0));
+    return (int)over;
+}
+
 /* Measures and writes the description. Rank 1 sleeps while rank 0 runs alone. Collective over both. */
 static void measure(const Config *cfg, const char *path, int rank)
 {
     Machine *m = blank();
-    Meters both = meters_open(cfg, 2), alone = rank ? (Meters){0} : meters_open(cfg, 1);
-    Comm *all = &meter_run(both.of[0])->grid.all;
+    Measured d = {.both = meters_open(cfg, 2), .alone = rank ? (Meters){0} : meters_open(cfg, 1)};
+    Comm *all = &meter_run(d.both.of[0])->grid.all;
     int fp64 = cfg->params_dtype == PARAMS_DTYPE_FP64;
-    int64_t sent[2] = {0};
-    double left = SECONDS;
+    double start = now();
     comm_threads(pool_cores() > 1 ? pool_cores() / 2 : 1);
-    for (int turn = 0; turn < 2 || left > 0; turn++) {
-        double start = now();
-        for (int k = 0; k < alone.n; k++)
-            turn_alone(alone.of[k]);
+    for (int turn = 0; turn < 2 || !enough(&d, start, all); turn++) {
+        for (int k = 0; k < d.alone.n; k++)
+            turn_alone(d.alone.of[k], &d.one[k]);
         all->barrier(all);
-        for (int k = 0; k < both.n; k++) {
+        for (int k = 0; k < d.both.n; k++) {
             if (turn == 1)
-                count_sent(both.of[k], sent);
-            turn_together(both.of[k], all);
+                count_sent(d.both.of[k], d.sent[k]);
+            turn_together(d.both.of[k], all, &d.two[k]);
         }
-        left -= now() - start;
-        all->wait(all, all->broadcast(all, &left, 1, F64, 0));
     }
-    measure_links(m, all);
+    calibrate_links(m, all);
     m->network_gbps = m->link_gbps;
     m->network_latency_us = m->link_latency_us;
-    if (rank == 0)
-        describe(m, &alone, &both, sent, fp64);
-    if (rank == 0)
+    if (rank == 0) {
+        describe(m, &d, fp64);
         write_down(m, path);
-    meters_close(&alone);
-    meters_close(&both);
+    }
+    for (int k = 0; k < METER_SIZES; k++) {
+        samples_close(&d.one[k]);
+        samples_close(&d.two[k]);
+    }
+    meters_close(&d.alone);
+    meters_close(&d.both);
 }
 
 void calibrate(const Config *cfg, const char *path, int argc, char **argv)

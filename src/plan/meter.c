@@ -168,6 +168,7 @@ Meter *meter_open(const Config *cfg, int world, int64_t sequences)
     c->stage_layers = &m->layers;
     c->recompute_num_layers = 1;
     c->lr = c->min_lr = 0;
+    c->log_reference = 1;
     c->micro_batch_size = sequences;
     c->world = world;
     *(halves(c) ? &c->tensor_model_parallel_size : &c->data_parallel_size) = world;
@@ -225,6 +226,13 @@ double meter_step(Meter *m)
     return took;
 }
 
+void meter_reference(Meter *m, ReferenceTime *whole, ReferenceTime *calm)
+{
+    run_reference(&m->run, &m->cpu, whole, calm);
+}
+
+int meter_steps(const Meter *m) { return m->steps; }
+
 int meter_calls(const Meter *m, Call **call)
 {
     double *x = xcalloc((size_t)m->steps, sizeof *x);
@@ -233,7 +241,7 @@ int meter_calls(const Meter *m, Call **call)
         for (int s = 0; s < m->steps; s++)
             x[s] = m->took[(size_t)s * (size_t)m->n + (size_t)i];
         qsort(x, (size_t)m->steps, sizeof *x, by_double);
-        m->call[i].seconds = x[(m->steps - 1) / 2];
+        m->call[i].seconds = x[(m->steps - 1) / 4];
     }
     free(x);
     *call = m->call;

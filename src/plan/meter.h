@@ -33,7 +33,14 @@ Run *meter_run(Meter *m);
 /* Runs a step; returns its seconds. The first step is not recorded. Collective like meter_open. */
 double meter_step(Meter *m);
 
-/* *call: the calls of a step with their median times over the recorded steps. Returns their number. */
+/* Times the reference (run_reference) on the ranks of the meter, unmetered. Collective. */
+void meter_reference(Meter *m, ReferenceTime *whole, ReferenceTime *calm);
+
+/* Steps that are recorded. */
+int meter_steps(const Meter *m);
+/* *call: the calls of a step with the lower quartiles of their times over the recorded steps: what other
+ * programs do not disturb, as long as they take a core for less than three quarters of the time. Returns
+ * their number. */
 int meter_calls(const Meter *m, Call **call);
 
 /* Whether the time of an operation follows from its FLOPs. */
