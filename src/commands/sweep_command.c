@@ -15,6 +15,9 @@
 #include <jansson.h>
 #include <unistd.h>
 
+/* How often a machine that has changed is calibrated again by one command. */
+enum { CALIBRATIONS = 2 };
+
 /* ---- arguments ---- */
 
 /* Keys in which layouts differ; the command line may fix each of them. alone: its setting on one rank. */
@@ -208,14 +211,17 @@ static int measure_of(Args *a)
     return (int)args_number(a, "--measure");
 }
 
-/* Without --machine: measures this host, once for this model, and keeps the result in the sweep's
- * folder. */
-static void find_machine(Sweep *s, const Config *c)
+/* Without --machine: measures this host, once for this model, and keeps the result in the sweep's folder.
+ * again: bool: measures it even if there is a result, which the new one replaces. */
+static void find_machine(Sweep *s, const Config *c, int again)
 {
-    if (s->machine)
+    if (s->machine && !again)
         return;
-    s->machine = xasprintf("%s/machine-%08x.yaml", s->dir, (unsigned)(s->identity ^ s->identity >> 32));
-    if (!access(s->machine, R_OK))
+    s->calibrations = again ? s->calibrations - 1 : CALIBRATIONS;
+    if (!again)
+        s->machine = xasprintf("%s/machine-%08x.yaml", s->dir,
+                               (unsigned)(s->identity ^ s->identity >> 32));
+    if (!again && !access(s->machine, R_OK))
         return;
     char *part = xasprintf("%s/machine-part.yaml", s->dir);
     char **line = xcalloc((size_t)s->nargs + 5, sizeof *line);
@@ -227,7 +233,8 @@ static void find_machine(Sweep *s, const Config *c)
     line[n++] = "--calibrate";
     line[n++] = "--machine";
     line[n++] = part;
-    fprintf(stderr, "measuring this machine\n");
+    fprintf(stderr, again ? "product and copy have changed apart: measuring this machine again\n"
+                          : "measuring this machine\n");
     calibrate(c, part, n, line);
     if (rename(part, s->machine))
         die(EXIT_RESOURCE, "write", "cannot rename %s: %s; change: -o with another folder", part,
@@ -251,9 +258,12 @@ static json_t *row_of(const Sweep *s, const SweepLayout *l)
                           "etp", l->etp, "dp", l->dp, "zero", layout_zero[l->zero], "micro_batch_size",
                           l->micro, "recompute", layout_recompute[l->recompute], "overlap_grad_reduce",
                           overlap_grads(l->overlap), "overlap_param_gather", overlap_params(l->overlap));
-    json_object_update_new(j, json_pack("{s:o s:o s:i s:o s:o s:b s:s}", "predicted_ms", number(l->predicted),
-                                        "measured_ms", number(layout_measured(l)), "rounds", l->rounds,
-                                        "bubble", known ? json_number(l->bubble) : json_null(), "memory",
+    json_object_update_new(j, json_pack("{s:o s:o s:o s:o s:o s:b s:i s:o s:o s:b s:s}", "predicted_ms",
+                                        number(l->predicted), "measured_ms", number(layout_measured(l)),
+                                        "measured_low_ms", number(l->measured.low), "measured_high_ms",
+                                        number(l->measured.high), "measured_raw_ms", number(l->raw),
+                                        "measured_equal", l->equal, "rounds", l->rounds, "bubble",
+                                        known ? json_number(l->bubble) : json_null(), "memory",
                                         known ? json_integer((json_int_t)l->memory) : json_null(), "fits",
                                         l->state == LAYOUT_FITS, "state", layout_state(l)));
     for (int i = 0; i < RATES * TIMES; i++)
@@ -335,22 +345,31 @@ static json_t *as_json(const Sweep *s, const Hint *hint, int n)
 /* Prints the average error of the prediction, and how much worse its best layout is than the best one. */
 static void print_errors(const Sweep *s)
 {
-    double sum = 0, best = 0, chosen = 0, least = 0;
-    int n = 0;
+    double sum = 0, slow = 0;
+    const SweepLayout *best = NULL, *chosen = NULL;
+    int n = 0, equal = 0;
     for (int i = 0; i < s->n; i++) {
         const SweepLayout *l = &s->layout[i];
         double measured = layout_measured(l) * l->weight, predicted = l->predicted * l->weight;
         if (!(measured > 0))
             continue;
         sum += fabs(predicted / measured - 1);
-        best = !n || measured < best ? measured : best;
-        if (!n || predicted < least)
-            least = predicted, chosen = measured;
+        slow += log(l->raw / layout_measured(l));
+        best = !best || measured < layout_measured(best) * best->weight ? l : best;
+        chosen = !chosen || predicted < chosen->predicted * chosen->weight ? l : chosen;
+        equal += l->equal;
         n++;
     }
-    if (n)
-        printf("%d measured: predictions are off by %.1f %% on average; the layout predicted to be best "
-               "takes %.1f %% more than the best\n", n, 100 * sum / n, 100 * (chosen / best - 1));
+    if (!n)
+        return;
+    printf("%d measured: predictions are off by %.1f %% on average; the layout predicted to be best takes "
+           "%.1f %% more than the best%s\n", n, 100 * sum / n,
+           100 * (layout_measured(chosen) * chosen->weight / (layout_measured(best) * best->weight) - 1),
+           chosen->world == best->world && chosen->equal ? ", within its spread" : "");
+    printf("measured in units of the reference: by the clock, steps took %.2f times as long as %s; %d as "
+           "fast as the best%s within the spread (=)\n", exp(slow / n),
+           s->calibrated ? "while the machine was calibrated" : "in the middle launch", equal,
+           s->nworlds > 1 ? " of their world" : "");
 }
 
 /* Whether some layouts share a sequence out. */
@@ -392,9 +411,12 @@ static int any_measured(const Sweep *s)
 
 static void print_row(const Sweep *s, const SweepLayout *l)
 {
-    char measured[32] = "", predicted[32] = "", context[32] = "", experts[32] = "", world[16] = "", kind[24];
-    if (layout_measured(l) > 0)
-        snprintf(measured, sizeof measured, "%.1f", layout_measured(l));
+    char measured[32] = "", spread[32] = "", predicted[32] = "", context[32] = "", experts[32] = "";
+    char world[16] = "", kind[24];
+    if (layout_measured(l) > 0) {
+        snprintf(measured, sizeof measured, "%s%.1f", l->equal ? "= " : "", layout_measured(l));
+        snprintf(spread, sizeof spread, "%.1f-%.1f", l->measured.low, l->measured.high);
+    }
     if (l->predicted > 0)
         snprintf(predicted, sizeof predicted, "%.1f", l->predicted);
     if (any_context(s))
@@ -403,10 +425,10 @@ static void print_row(const Sweep *s, const SweepLayout *l)
         snprintf(experts, sizeof experts, " %4d %4d", l->ep, l->etp);
     if (s->nworlds > 1)
         snprintf(world, sizeof world, " %6d", l->world);
-    printf(" %s %4d %3s%s%s %4d %3d %4d  %-18s %-13s %5d  %-9s %12s %12s %8.1f %9.2f", world, l->tp,
+    printf(" %s %4d %3s%s%s %4d %3d %4d  %-18s %-13s %5d  %-9s %12s %12s %13s %8.1f %9.2f", world, l->tp,
            l->rows ? "yes" : "", context, experts, l->pp, l->v, l->dp, layout_zero[l->zero],
            layout_overlap[l->overlap], l->micro, layout_recompute[l->recompute], predicted, measured,
-           100 * l->bubble, (double)l->memory / (1 << 30));
+           spread, 100 * l->bubble, (double)l->memory / (1 << 30));
     print_rates(s, l, any_measured(s));
     printf("  %s\n", layout_failed(l) || l->state != LAYOUT_FITS ? layout_state(l) : "");
 }
@@ -446,10 +468,10 @@ static void print(const Sweep *s)
     }
     if (!s->fit)
         printf("none fits; this one needs least:\n");
-    printf(" %s %4s %3s%s%s %4s %3s %4s  %-18s %-13s %5s  %-9s %12s %12s %8s %9s",
+    printf(" %s %4s %3s%s%s %4s %3s %4s  %-18s %-13s %5s  %-9s %12s %12s %13s %8s %9s",
            s->nworlds > 1 ? "  ranks" : "", "tp", "sp", any_context(s) ? "   cp             " : "",
            s->experts ? "   ep  etp" : "", "pp", "v", "dp", "sharding", "overlap", "micro", "recompute",
-           "predicted ms", "measured ms", "bubble %", "GiB");
+           "predicted ms", "measured ms", "spread", "bubble %", "GiB");
     print_rates(s, NULL, any_measured(s));
     printf("\n");
     for (int i = 0, shown = 0; i < s->n && (i < s->fit || !i); i++) {
@@ -529,8 +551,9 @@ static void scale_batch(Sweep *s, const Config *c, const int *world, int n)
     s->batch = batch * s->world / least;
 }
 
-/* Plans and measures one world, and joins it to all others. */
-static void do_world(Sweep *all, const Sweep *common, const Rest *rest, const int *world, int n, int i)
+/* Plans and measures one world, and joins it to all others. Returns 1, and joins nothing, when it had to
+ * calibrate the machine again: the worlds before this one are predicted with the old calibration. */
+static int do_world(Sweep *all, const Sweep *common, const Rest *rest, const int *world, int n, int i)
 {
     Sweep one = *common;
     one.world = world[i];
@@ -539,15 +562,39 @@ static void do_world(Sweep *all, const Sweep *common, const Rest *rest, const in
     if (one.weak)
         scale_batch(&one, rest->c, world, n);
     one.identity = hash64(&one.batch, sizeof one.batch, identity_of(&one, rest->c));
-    find_machine(&one, rest->c);
-    all->machine = one.machine;
+    find_machine(&one, rest->c, 0);
     sweep_prices(&one, all->price);
     sweep_plan(&one, rest->c);
-    sweep_measure(&one);
-    sweep_join(all, &one);
+    int again = sweep_measure(&one);
+    if (again)
+        find_machine(&one, rest->c, 1);
+    else
+        sweep_join(all, &one);
+    all->machine = one.machine;
+    all->calibrations = one.calibrations;
+    all->calibrated = one.calibrated;
     all->batch = all->nworlds == 1 ? one.batch : all->batch;
     all->watts = one.watts;
     free(one.layout);
+    return again;
+}
+
+/* Plans and measures all worlds with one calibration. After a new one it begins again with the first world;
+ * launches that the new one fits are taken from the file. */
+static void do_worlds(Sweep *all, Sweep *common, const Rest *rest, const int *world, int n)
+{
+    *all = *common;
+    for (int i = 0; i < n; i++) {
+        int again = do_world(all, common, rest, world, n, i);
+        common->machine = all->machine;
+        common->calibrations = all->calibrations;
+        if (again) {
+            free(all->layout);
+            free(all->worlds);
+            *all = *common;
+            i = -1;
+        }
+    }
 }
 
 int command_sweep(int argc, char **argv)
@@ -582,9 +629,8 @@ int command_sweep(int argc, char **argv)
     }
     if (!file_make_dirs(s.dir, why))
         die(EXIT_RESOURCE, "write", "%s; change: -o with a folder that you may write to", why);
-    Sweep all = s;
-    for (int i = 0; i < n; i++)
-        do_world(&all, &s, &rest, world, n, i), s.machine = all.machine;
+    Sweep all;
+    do_worlds(&all, &s, &rest, world, n);
     if (!all.n)
         die_illegal(&all, world, n);
     sweep_prices(&all, all.price);

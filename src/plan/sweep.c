@@ -68,7 +68,7 @@ const char *layout_state(const SweepLayout *l)
 {
     if (l->state != LAYOUT_FITS)
         return "does not fit";
-    return layout_failed(l) ? l->why : l->measured > 0 ? "measured" : "predicted";
+    return layout_failed(l) ? l->why : layout_measured(l) > 0 ? "measured" : "predicted";
 }
 
 /* ---- one layout ---- */
@@ -430,9 +430,9 @@ static int by_prediction(const SweepLayout *x, const SweepLayout *y)
 static int in_order(const void *a, const void *b)
 {
     const SweepLayout *x = a, *y = b;
-    if ((x->measured > 0) != (y->measured > 0))
-        return x->measured > 0 ? -1 : 1;
     double mx = layout_measured(x) * x->weight, my = layout_measured(y) * y->weight;
+    if ((mx > 0) != (my > 0))
+        return mx > 0 ? -1 : 1;
     if (mx > 0 && mx != my)
         return mx > my ? 1 : -1;
     return by_prediction(x, y);
@@ -471,6 +471,10 @@ void sweep_plan(Sweep *s, const Config *c)
     s->layers = (int)c->num_layers;
     s->reserve = machine_reserve(m, s->world);
     s->room = machine_space(m, s->world);
+    s->base.products = m->reference_products;
+    s->base.reference = (Reference){m->reference_shared_product_ms, m->reference_shared_copy_ms};
+    if (s->world == 1)
+        s->base.reference = (Reference){m->reference_product_ms, m->reference_copy_ms};
     SweepLayout *cut = cuts_of(s, (int)c->num_layers, &n);
     int *at = xcalloc((size_t)n + 1, sizeof *at);
     for (int i = 0; i < n; i++)

@@ -14,6 +14,7 @@
 #ifndef SWEEP_H
 #define SWEEP_H
 #include "config.h"
+#include "drift.h"
 #include <stdint.h>
 #include <stdio.h>
 
@@ -61,8 +62,10 @@ typedef struct {
     double sent; /* ms that messages of the data group are under way, of the rank with most */
     int64_t memory;                /* bytes of the fullest rank */
     uint64_t id;                   /* hash of the settings, by which measured rows are found again */
-    double measured;               /* ms of the fastest step; 0: not measured, or failed */
+    Spread measured;               /* of its launches, in units of the reference; 0: not measured or failed */
+    double raw;                    /* ms of a step as the clock said: median of the same launches */
     int rounds;                    /* launches behind `measured` */
+    int equal;                     /* bool: as fast as the best of its world, as far as spreads tell */
     char why[200];                 /* why it could not be measured; "": it did not fail */
 } SweepLayout;
 
@@ -87,6 +90,9 @@ typedef struct {
     int layers;
     int measure, rounds, steps;    /* layouts to measure; launches of each; steps of a launch */
     double timeout;                /* s of a launch */
+    Calibrated base;               /* unit of measured times; without a calibration, the launches' medians */
+    int calibrated;                /* bool: base is a calibration's */
+    int calibrations;              /* that may still be made; 0: a calibration that does not fit stays */
     double room;                   /* bytes that a rank may take */
     int64_t reserve;               /* bytes beside room that the libraries of a GPU take */
     SweepLayout only;              /* sizes that the command line fixes */
@@ -142,8 +148,8 @@ double layout_rate(const Sweep *s, const SweepLayout *l, RateKind rate, TimeKind
 int sweep_has_rate(const Sweep *s, RateKind rate);
 /* SweepLayout.weight */
 double layout_weight(const Sweep *s, int world, int64_t batch);
-/* ms of a measured step; 0: not measured. */
-static inline double layout_measured(const SweepLayout *l) { return l->measured; }
+/* ms of a measured step, in units of the reference; 0: not measured. */
+static inline double layout_measured(const SweepLayout *l) { return l->measured.ms; }
 /* "measured", "predicted", "does not fit", or why it could not be measured. */
 const char *layout_state(const SweepLayout *l);
 static inline int layout_failed(const SweepLayout *l) { return l->why[0] != 0; }
@@ -151,12 +157,16 @@ static inline int layout_failed(const SweepLayout *l) { return l->why[0] != 0; }
 /* Finds and predicts all legal layouts of s->world ranks, on all cores; s->n 0: none is legal.
  * c: the configuration with the sizes of any of them */
 void sweep_plan(Sweep *s, const Config *c);
-/* Measures the first s->measure layouts that fit, each in launches of its own; the fastest step counts.
- * There are `rounds` rounds over all of them, so that a passing disturbance does not hit all launches of
- * a layout. A layout that fails before it has been measured is not tried again. Each result is written
- * to dir/sweep.jsonl before the next launch. A result found there for the same identity is not measured
- * again, unless it was over fewer steps, or timed out with a shorter timeout. */
-void sweep_measure(Sweep *s);
+/* Measures the first s->measure layouts that fit, each in launches of its own. Every step is timed beside the
+ * reference (drift.h), and counts in its units; the median of a launch's steps is the launch's time, the
+ * median of its launches the layout's. There are `rounds` rounds over all of them, so that a passing
+ * disturbance does not hit all launches of a layout. A layout that fails before it has been measured is not
+ * tried again. Each result is written to dir/sweep.jsonl before the next launch. A result found there for
+ * the same identity is not measured again, unless it was over fewer steps, or timed out with a shorter
+ * timeout, or under conditions that the calibration does not fit.
+ * Returns 1, before it is done, when the calibration does not fit any more and s->calibrations > 0:
+ * calibrate, plan, and call it again. */
+int sweep_measure(Sweep *s);
 /* Bytes of parameters, gradients and optimizer state of the whole model, as one rank would have them:
  * however they are shared out, each is somewhere. 0: one rank cannot have the model. */
 int64_t sweep_state(const Sweep *s);

@@ -32,7 +32,7 @@ void sweep_csv(FILE *f, const Sweep *s)
                "global_batch_size");
     for (int i = 0; i < RATES * TIMES; i++)
         fprintf(f, ",%s_%s", kinds[i % TIMES], rate_name[i / TIMES]);
-    fputc('\n', f);
+    fprintf(f, ",measured_low_ms,measured_high_ms,measured_raw_ms,measured_equal\n");
     for (int i = 0; i < s->n; i++) {
         const SweepLayout *l = &s->layout[i];
         int planned = l->state != LAYOUT_LARGER;
@@ -49,7 +49,10 @@ void sweep_csv(FILE *f, const Sweep *s)
         fprintf(f, "\",%d,%s,%d,%d,%d,%d,%d,%lld", l->cp, layout_kind(s, l, kind), l->ep, l->etp,
                 overlap_grads(l->overlap), overlap_params(l->overlap), l->world, (long long)l->batch);
         rate_cells(f, ',', s, l, 1);
-        fputc('\n', f);
+        cell(f, ',', "%.6g", l->measured.low, layout_measured(l) > 0);
+        cell(f, ',', "%.6g", l->measured.high, layout_measured(l) > 0);
+        cell(f, ',', "%.6g", l->raw, layout_measured(l) > 0);
+        fprintf(f, ",%d\n", l->equal);
     }
 }
 
@@ -133,7 +136,8 @@ static void put_table(FILE *f, const Sweep *s, Group g)
     fprintf(rows, "ranks\ttensor ranks\tsequence parallel\tpipeline ranks\tchunks a rank\tcontext ranks\t"
                   "expert ranks\texpert tensor ranks\tdata ranks\tsharding\toverlap\tmicro batch, "
                   "sequences\trecompute\t"
-                  "predicted ms\tmeasured ms\t"
+                  "predicted ms\tmeasured ms\tmeasured fastest launch, ms\t"
+                  "measured slowest launch, ms\tas fast as the best\tmeasured ms by the clock\t"
                   "predicted off by %%\tbubble %%\tmemory GiB a rank");
     for (int i = 0; i < RATES; i++)
         if (sweep_has_rate(s, (RateKind)i))
@@ -149,6 +153,10 @@ static void put_table(FILE *f, const Sweep *s, Group g)
                 layout_zero[l->zero], layout_overlap[l->overlap], l->micro, layout_recompute[l->recompute]);
         cell(rows, '\t', ms, l->predicted, planned);
         cell(rows, '\t', ms, layout_measured(l), measured);
+        cell(rows, '\t', ms, l->measured.low, measured);
+        cell(rows, '\t', ms, l->measured.high, measured);
+        fprintf(rows, "\t%s", l->equal ? "yes" : "");
+        cell(rows, '\t', ms, l->raw, measured);
         cell(rows, '\t', "%+.1f", 100 * (l->predicted / layout_measured(l) - 1), measured);
         cell(rows, '\t', "%.1f", fabs(100 * l->bubble), planned); /* no "-0.0" */
         cell(rows, '\t', "%.2f", (double)l->memory / (1 << 30), planned);

@@ -1,6 +1,7 @@
 /* fuzz_sweep -- sweep.jsonl of an earlier sweep, and the files of a launch: texts up to a NUL in this order:
  * sweep.jsonl, metrics.jsonl, the job's standard error */
 #include "sweep_measure.c"
+#include "sweep_visits.c"
 #include "fuzz.h"
 
 static void run(const uint8_t *p, size_t n)
@@ -10,12 +11,16 @@ static void run(const uint8_t *p, size_t n)
     Sweep s = {.identity = 0x0123456789abcdef, .steps = 3, .timeout = 60, .layout = layout, .n = 2};
     char *sweep = fuzz_take_text(&p, &n, &size[0]), *metrics = fuzz_take_text(&p, &n, &size[1]),
          *errors = fuzz_take_text(&p, &n, &size[2]);
-    Launch last = {0};
+    Visit last = {0};
+    Visits all = {0};
     fuzz_file("sweep.jsonl", sweep, size[0]);
     fuzz_file("metrics.jsonl", metrics, size[1]);
     fuzz_file("errors", errors, size[2]);
-    recall(&s, -1, "sweep.jsonl");
-    fastest("run");
+    visits_recall(&all, &s, -1, "sweep.jsonl");
+    visits_settle(&s, &all, 1);
+    visits_close(&all);
+    read_run(&last, "run");
+    free(last.step);
     read_reason(&s, &last, "errors", 2);
     for (int i = 0; i < 2; i++)
         if (memchr(layout[i].why, 0, sizeof layout[i].why) == NULL)
@@ -36,14 +41,18 @@ static void seed(const char *a, const char *b, const char *c)
 
 static void seeds(void)
 {
-    seed(LINE "\"predicted_ms\":1.5,\"layout\":[\"tp=2\"],\"measured_ms\":2.5}\n",
-         "{\"elapsed_ms\":3}\n{\"elapsed_ms\":2}\n", "warning: x\nerror[memory] y; change: z\n");
-    seed(LINE "\"reason\":\"not through after 60 s\",\"late_s\":60}\n" LINE "\"measured_ms\":1}\n" LINE,
+    seed(LINE "\"predicted_ms\":1.5,\"layout\":[\"tp=2\"],\"steps_ms\":[2.5,3],"
+              "\"reference_product_ms\":[1,2],\"reference_copy_ms\":[1,1]}\n",
+         "{\"elapsed_ms\":3,\"reference_product_ms\":2,\"reference_copy_ms\":1}\n{\"elapsed_ms\":2}\n",
+         "warning: x\nerror[memory] y; change: z\n");
+    seed(LINE "\"reason\":\"not through after 60 s\",\"late_s\":60}\n" LINE "\"steps_ms\":[1]}\n" LINE,
          "{\"iter", "");
 }
 
 static const char *const words[] = {LINE,
-                                    "\"measured_ms\":",
+                                    "\"steps_ms\":[",
+                                    "\"reference_product_ms\":[",
+                                    "\"reference_copy_ms\":[",
                                     "\"reason\":",
                                     "\"late_s\":",
                                     "\"steps\":",

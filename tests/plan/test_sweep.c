@@ -22,13 +22,13 @@ static double value(const json_t *row, const char *key)
 }
 
 /* Splits a line of CSV in place; returns the number of fields. */
-static int split(char *line, char *field[32])
+static int split(char *line, char *field[64])
 {
     int n = 0, quoted = 0;
     field[n++] = line;
     for (char *p = line; *p; p++) {
         quoted ^= *p == '"';
-        if (*p == ',' && !quoted && n < 32) {
+        if (*p == ',' && !quoted && n < 64) {
             *p = 0;
             field[n++] = p + 1;
         }
@@ -42,11 +42,11 @@ static void check_csv(const json_t *rows, char *text)
     char *save, *line = strtok_r(text, "\n", &save);
     CHECK(line && !strncmp(line, "tp,sp,pp,v,dp,zero,", 19), "header %s", line ? line : "missing");
     for (; (line = strtok_r(NULL, "\n", &save)); at++) {
-        char *field[32];
+        char *field[64];
         const json_t *row = json_array_get(rows, at);
         int n = split(line, field);
-        CHECK(n == 29, "%d fields in row %zu", n, at);
-        if (n != 29)
+        CHECK(n == 33, "%d fields in row %zu", n, at);
+        if (n != 33)
             return;
         CHECK(atoi(field[15]) == value(row, "ep") && atoi(field[16]) == value(row, "etp"),
               "row %zu: ep %s, etp %s", at, field[15], field[16]);
@@ -71,6 +71,12 @@ static void check_csv(const json_t *rows, char *text)
               "row %zu: %s", at, field[8]);
         CHECK(fabs(atof(field[9]) - value(row, "measured_ms")) <= 1e-5 * value(row, "measured_ms"),
               "row %zu: %s", at, field[9]);
+        static const char *const more[] = {"measured_low_ms", "measured_high_ms", "measured_raw_ms"};
+        for (int i = 0; i < 3; i++)
+            CHECK(fabs(atof(field[29 + i]) - value(row, more[i])) <= 1e-5 * value(row, more[i]),
+                  "row %zu: %s %s", at, more[i], field[29 + i]);
+        CHECK(atoi(field[32]) == json_is_true(json_object_get(row, "measured_equal")),
+              "row %zu: equal %s", at, field[32]);
     }
     CHECK(at == json_array_size(rows), "%zu rows, %zu in the JSON", at, json_array_size(rows));
 }
@@ -79,7 +85,7 @@ static void check_csv(const json_t *rows, char *text)
 static void check_rows(const json_t *j, const json_t *rows, int expected[3])
 {
     double world = value(j, "world"), batch = value(j, "global_batch_size"),
-           room = value(j, "memory_of_a_rank"), before = 0;
+           room = value(j, "memory_of_a_rank"), before = 0, best = 0;
     int count[3] = {(int)json_array_size(rows), 0, 0};
     for (size_t i = 0; i < json_array_size(rows); i++) {
         const json_t *r = json_array_get(rows, i);
@@ -95,6 +101,13 @@ static void check_rows(const json_t *j, const json_t *rows, int expected[3])
               "row %zu does not fit, %g of %g", i, memory, room);
         CHECK(!(measured > 0) || count[2] == (int)i, "row %zu is measured, one before it is not", i);
         CHECK(!(measured > 0) || measured >= before, "row %zu is faster than the one before", i);
+        double low = value(r, "measured_low_ms"), high = value(r, "measured_high_ms");
+        int equal = json_is_true(json_object_get(r, "measured_equal"));
+        CHECK(!(measured > 0) || (low > 0 && low <= measured && measured <= high),
+              "row %zu: %g is not in %g - %g", i, measured, low, high);
+        best = i ? best : high;
+        CHECK(equal == (measured > 0 && low <= best), "row %zu: %g - %g, the best up to %g, equal %d", i, low,
+              high, best, equal);
         CHECK(json_string_length(json_object_get(r, "state")) > 0, "row %zu has no state", i);
         before = measured;
         count[1] += fits;
