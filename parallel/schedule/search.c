@@ -1,15 +1,18 @@
-/* search -- zb-auto: orders F, D and W of every rank by search, for any costs and a bound on memory (Qi et
- * al. 2023, arXiv:2401.10241, sec 3: the heuristics behind ZB-1p and ZB-2p).
+/* search -- orders F, D and W of every rank by search, for any costs, stages and bounds on memory (Qi et al.
+ * 2023, arXiv:2401.10241, sec 3: the heuristics behind ZB-1p and ZB-2p, for stages placed in any way).
  *
- * A rule plays the ranks forward in time: D as soon as it can run, F while memory and the rule's bounds
- * allow, W where the rank would otherwise wait for longer than the rule allows, or where F has no room. Rules
- * differ in how many microbatches a rank may have between F and D, before its first D and later; in how long
- * a rank waits for D or F before it does W; and in how long F may delay D. The orders of 1F1B, ZB-H1 and
- * ZB-H2 and all rules of a grid are played. The best is improved by changing its bounds rank by rank, then by
- * exchanging neighbours on the critical path. The shortest step wins, among equals the one with the shortest
- * rank (Simulation.step_rate, then rate).
+ * A rule plays the ranks forward in time: of the F and D that can run the first in the rule's order of chunks,
+ * while memory and the rule's bounds allow F; W where the rank would otherwise wait for longer than the rule
+ * allows, or where F has no room. With one stage a rank rules differ in how many microbatches a rank may have
+ * between F and D, before its first D and later; in how long a rank waits for D or F before it does W; and in
+ * how long F may delay D. With several they differ in the order of F and D of the chunks too, and the bound is
+ * for chunk 0, a share of what its rank can hold. The orders of 1F1B, ZB-H1 and ZB-H2 (one stage a rank) and
+ * all rules of a grid are played. The best is improved by changing its bounds rank by rank, then by exchanging
+ * neighbours on the critical path. The shortest step wins, among equals the one with the shortest rank
+ * (Simulation.step_rate, then rate).
  *
  * Time is whole ticks, nothing is random, work is counted, not timed: equal shapes give equal lists. */
+#include "search.h"
 #include "base.h"
 #include "generators.h"
 #include <math.h>
@@ -18,39 +21,50 @@
 
 enum { TICKS = 1 << 20, RANK_BITS = 13 };      /* ticks of the longest cost */
 #define NEVER INT64_MAX
+enum { STRING_CHUNKS = UINT8_MAX / 3 };
 
 /* Ticks of a step. span: the longest time of a rank, from its first start to its last end. */
 typedef struct { int64_t makespan, span; } Score;
 
 /* A rule. */
 typedef struct {
-    int *first, *later;            /* [p] most microbatches between F and D: before the first D; after it */
+    int *first, *later;            /* [p] most microbatches of chunk 0 between F and D: before the rank's first
+                                    * D; after it */
     double patience;               /* a rank idles rather than do W for less than this share of W's time */
     double delay;                  /* F may delay D by this share of F's time */
+    int hungry;                    /* bool: W goes first while F has no room */
+    uint8_t turn[2 * STRING_CHUNKS]; /* [2v] which goes first of those that can run: chunk * 3 + 0 F, 1 D */
 } Greed;
 
 typedef struct {
-    int p, m;
-    int64_t *cost[4];              /* [p] ticks of F, D, W, and of a message that the rank sends */
-    double limit, share;           /* PipeShape.limit and weight_share */
-    uint8_t *best, *trial;         /* [p][3m] strings: 0 F, 1 D, 2 W; counting gives the microbatch */
+    int p, v, m, n;                /* n: stages */
+    int *rank, *stage;             /* [n] rank of a stage; stage at rank * v + chunk */
+    int64_t *cost[3];              /* [n] ticks of F, D, W */
+    int64_t *hop[2];               /* [n] ticks of the message after F, after D; 0: it stays on its rank */
+    double *quota;                 /* [p] the part of `limit` that chunk 0 needs, by the times that it is held */
+    double *limit, share;          /* [p] stages' microbatches that a rank may hold; as in PipeShape */
+    uint8_t *best, *trial;         /* [p][3vm] strings: chunk * 3 + 0 F, 1 D, 2 W; counting gives the microbatch */
     Score score, least;            /* of `best`; a bound that no order can beat */
-    int64_t *ready[2];             /* [p*m] when the input of F, of D is there; -1: not known yet */
+    Score last;                    /* of the rule played last */
+    int64_t *ready[2];             /* [n*m] when the input of F, of D is there; -1: not known yet */
     int64_t *at, *began;           /* [p] when the rank is free; when its first F started */
-    int (*done)[3];                /* [p] F, D, W so far */
-    int64_t *start, *was;          /* [p][3m] start times: of the last replay; of the string being improved */
-    int *place;                    /* [3][p][m] index of each F, D, W in the string being improved */
+    int (*done)[3];                /* [n] F, D, W so far */
+    int *begun;                    /* [p] instructions so far */
+    int64_t *start, *was;          /* [p][3vm] start times: of the last replay; of the string being improved */
+    int *place;                    /* [3][n][m] index of each F, D, W in the string being improved */
     uint64_t *heap;                /* [events] when a rank looks again: time, then rank */
     int events, room;              /* in the heap; that it has room for */
     int64_t budget;                /* instructions that may still be played */
     int rules;                     /* rules played so far */
+    double scale;                  /* ticks of a unit of the costs */
 } Search;
 
 /* Most instructions played in a search, about a tenth of a second; rules that are played in any case. */
 enum { BUDGET = 4000000, RULES_LEAST = 10 };
 
-/* Rank r's part of a string. */
-static uint8_t *string_of(const Search *s, uint8_t *all, int r) { return all + (size_t)r * 3 * (size_t)s->m; }
+/* Instructions of a rank; its part of a string. */
+static int length(const Search *s) { return 3 * s->v * s->m; }
+static uint8_t *string_of(const Search *s, uint8_t *all, int r) { return all + (size_t)r * (size_t)length(s); }
 
 /* ---- events ---- */
 
@@ -85,36 +99,41 @@ static uint64_t pop(Search *s)
 /* Starts a play or replay. */
 static void reset(Search *s)
 {
-    size_t all = (size_t)s->p * (size_t)s->m;
-    memset(s->done, 0, (size_t)s->p * sizeof *s->done);
+    size_t all = (size_t)s->n * (size_t)s->m;
+    memset(s->done, 0, (size_t)s->n * sizeof *s->done);
+    memset(s->begun, 0, (size_t)s->p * sizeof *s->begun);
     memset(s->at, 0, (size_t)s->p * sizeof *s->at);
     memset(s->ready[0], 0xff, 2 * all * sizeof **s->ready);
     memset(s->ready[0], 0, (size_t)s->m * sizeof **s->ready);      /* stage 0 waits for no F */
     s->budget -= 3 * (int64_t)all;
 }
 
-/* Runs the next `op` of a rank at time t. Its result is there when it ends, on another rank a message later.
- * Returns the rank that gets the result; -1: no other. */
-static int run(Search *s, int r, int op, int64_t t)
+/* Runs the next `op` of stage i at time t. Its result is there when it ends, on another rank a message later.
+ * Returns the stage that gets the result; -1: none. */
+static int run(Search *s, int i, int op, int64_t t)
 {
-    int mb = s->done[r][op]++, to = -1;
-    int64_t end = s->at[r] = t + s->cost[op][r];
-    if (op == 0 && mb == 0)
+    int r = s->rank[i], mb = s->done[i][op]++, to = -1;
+    int64_t end = s->at[r] = t + s->cost[op][i];
+    if (!s->begun[r]++)
         s->began[r] = t;
-    if (op == 0 && r + 1 < s->p)
-        s->ready[0][(size_t)(to = r + 1) * (size_t)s->m + (size_t)mb] = end + s->cost[3][r];
+    if (op == 0 && i + 1 < s->n)
+        s->ready[0][(size_t)(to = i + 1) * (size_t)s->m + (size_t)mb] = end + s->hop[0][i];
     else if (op == 0)
-        s->ready[1][(size_t)r * (size_t)s->m + (size_t)mb] = end;
-    else if (op == 1 && r)
-        s->ready[1][(size_t)(to = r - 1) * (size_t)s->m + (size_t)mb] = end + s->cost[3][r];
+        s->ready[1][(size_t)i * (size_t)s->m + (size_t)mb] = end;
+    else if (op == 1 && i)
+        s->ready[1][(size_t)(to = i - 1) * (size_t)s->m + (size_t)mb] = end + s->hop[1][i];
     return to;
 }
 
-/* Whether rank r may hold one more microbatch, counted as in Simulation.peak. */
-static int has_room(const Search *s, int r)
+/* Whether rank r may hold `more` microbatches of a stage, counted as in Simulation.peak. */
+static int has_room(const Search *s, int r, int more)
 {
-    const int *n = s->done[r];
-    return n[0] + 1 - n[1] * (1 - s->share) - n[2] * s->share <= s->limit + 1e-9;
+    double held = more;
+    for (int c = 0; c < s->v; c++) {
+        const int *n = s->done[s->stage[r * s->v + c]];
+        held += n[0] - n[1] * (1 - s->share) - n[2] * s->share;
+    }
+    return held <= s->limit[r] + 1e-9;
 }
 
 static Score score_of(const Search *s)
@@ -137,35 +156,77 @@ static int goes_on(const Search *s) { return s->budget > 0 && better(s->least, s
 
 /* ---- a rule ---- */
 
-/* The op that rank r begins at time t; -1: none until *again (NEVER: until it is fed). */
+/* Whether a rule's bound lets rank r begin one more F of chunk 0. */
+static int within(const Search *s, const Greed *rule, int r)
+{
+    const int *n = s->done[s->stage[r * s->v]];
+    int returned = 0;
+    for (int c = 0; c < s->v; c++)
+        returned |= s->done[s->stage[r * s->v + c]][1];
+    return n[0] - n[1] < (returned ? rule->later : rule->first)[r];
+}
+
+/* When the F or D `what` of rank r may run; NEVER: not before the rank is fed. F of a chunk leaves room for one
+ * microbatch of each later chunk, so that what has begun can end.
+ *   full  out  bool, set where F waits for room alone */
+static int64_t when(const Search *s, const Greed *rule, int r, int what, int *full)
+{
+    int c = what / 3, op = what % 3, i = s->stage[r * s->v + c];
+    const int *n = s->done[i];
+    if (n[op] == (op ? n[0] : s->m) || (what == 0 && !within(s, rule, r)))
+        return NEVER;
+    if (op == 0 && !has_room(s, r, s->v - c)) {
+        *full = 1;
+        return NEVER;
+    }
+    int64_t known = s->ready[op][(size_t)i * (size_t)s->m + (size_t)n[op]];
+    return known < 0 ? NEVER : known;
+}
+
+/* The chunk whose W rank r would do; -1: there is none. */
+static int next_w(const Search *s, int r)
+{
+    int found = -1, most = 0;
+    for (int c = 0; c < s->v; c++) {
+        const int *n = s->done[s->stage[r * s->v + c]];
+        if (n[1] - n[2] > most) {
+            most = n[1] - n[2];
+            found = c;
+        }
+    }
+    return found;
+}
+
+/* What rank r begins at time t, as in a string; -1: nothing until *again (NEVER: until it is fed). */
 static int decide(const Search *s, const Greed *rule, int r, int64_t t, int64_t *again)
 {
-    const int *n = s->done[r], m = s->m, ahead = n[0] - n[1];
-    size_t row = (size_t)r * (size_t)m;
-    int64_t f = NEVER, d = NEVER, known;
-    int open = n[0] < m && ahead < (n[1] ? rule->later[r] : rule->first[r]), room = open && has_room(s, r);
-    *again = NEVER;
-    if (room && (known = s->ready[0][row + (size_t)n[0]]) >= 0)
-        f = known;
-    if (n[1] < n[0] && (known = s->ready[1][row + (size_t)n[1]]) >= 0)
-        d = known;
-    if (d <= t)
-        return 1;
-    if (f <= t && (d == NEVER || (double)(t + s->cost[0][r] - d) <= rule->delay * (double)s->cost[0][r]))
-        return 0;
-    int64_t next = f > t && f < d ? f : d;
-    if (n[2] < n[1] && (next == NEVER || (double)(next - t) >= rule->patience * (double)s->cost[2][r]))
-        return 2;
-    if (n[2] < n[1] && open && !room && next > t)          /* only W makes room */
-        return 2;
+    int full = 0, w = next_w(s, r), found = -1;
+    const int *stage = s->stage + r * s->v;
+    int64_t next = NEVER, d = NEVER;
+    for (int k = 0; k < 2 * s->v; k++) {
+        int what = rule->turn[k];
+        int64_t at = when(s, rule, r, what, &full);
+        found = at <= t && found < 0 ? what : found;
+        next = at > t && at < next ? at : next;
+        d = what % 3 && at < d ? at : d;
+    }
     *again = next;
+    if (w >= 0 && full && rule->hungry)
+        return 3 * w + 2;
+    if (found >= 0) {
+        int64_t f = s->cost[0][stage[found / 3]];
+        if (found % 3 || d == NEVER || (double)(t + f - d) <= rule->delay * (double)f)
+            return found;
+    }
+    if (w >= 0 && (next == NEVER || full || (double)(next - t) >= rule->patience * (double)s->cost[2][stage[w]]))
+        return 3 * w + 2;
     return -1;
 }
 
 /* Plays a rule and writes `trial`. 0: the ranks are stuck. */
 static int play(Search *s, const Greed *rule)
 {
-    int left = 3 * s->p * s->m;
+    int left = 3 * s->n * s->m;
     reset(s);
     s->events = 0;
     for (int r = 0; r < s->p; r++)
@@ -176,15 +237,15 @@ static int play(Search *s, const Greed *rule)
         int r = event & ((1 << RANK_BITS) - 1);
         if (t < s->at[r])
             continue;
-        int op = decide(s, rule, r, t, &again);
-        if (op >= 0) {
-            const int *n = s->done[r];
-            string_of(s, s->trial, r)[n[0] + n[1] + n[2]] = (uint8_t)op;
-            int to = run(s, r, op, t);
+        int what = decide(s, rule, r, t, &again);
+        if (what >= 0) {
+            int i = s->stage[r * s->v + what / 3], op = what % 3;
+            string_of(s, s->trial, r)[s->begun[r]] = (uint8_t)what;
+            int to = run(s, i, op, t);
             left--;
             push(s, s->at[r], r);
-            if (to >= 0 && s->at[to] <= t)
-                push(s, s->at[r] + s->cost[3][r], to);
+            if (to >= 0 && s->at[s->rank[to]] <= t)
+                push(s, s->at[r] + s->hop[op][i], s->rank[to]);
         } else if (again != NEVER) {
             push(s, again, r);
         }
@@ -194,28 +255,38 @@ static int play(Search *s, const Greed *rule)
 
 /* ---- strings ---- */
 
+/* Runs what stands next in rank r's string of `trial` as long as its input is known. Returns the instructions
+ * run; -1: the string is wrong, or the rank holds too much. */
+static int replay_rank(Search *s, int r)
+{
+    int from = s->begun[r];
+    while (s->begun[r] < length(s)) {
+        int at = s->begun[r], what = string_of(s, s->trial, r)[at], op = what % 3;
+        int i = s->stage[r * s->v + what / 3], *n = s->done[i];
+        int64_t t = op == 2 ? 0 : s->ready[op][(size_t)i * (size_t)s->m + (size_t)n[op]];
+        if ((op == 1 && n[1] >= n[0]) || (op == 2 && n[2] >= n[1]) || (op == 0 && !has_room(s, r, 1)))
+            return -1;
+        if (t < 0)
+            break;
+        t = t > s->at[r] ? t : s->at[r];
+        s->start[(size_t)r * (size_t)length(s) + (size_t)at] = t;
+        run(s, i, op, t);
+    }
+    return s->begun[r] - from;
+}
+
 /* Replays `trial`. 0: the ranks wait for each other, or one holds too much. */
 static int replay(Search *s)
 {
-    int left = 3 * s->p * s->m, moved = 1;
-    size_t m = (size_t)s->m;
+    int left = 3 * s->n * s->m, moved = 1;
     reset(s);
     while (moved)
         for (int turn = moved = 0; turn < 2 * s->p; turn++) {      /* down for F, up for D */
-            int r = turn < s->p ? turn : 2 * s->p - 1 - turn, *n = s->done[r], i;
-            while ((i = n[0] + n[1] + n[2]) < 3 * s->m) {
-                int op = string_of(s, s->trial, r)[i];
-                int64_t at = op == 2 ? 0 : s->ready[op][(size_t)r * m + (size_t)n[op]];
-                if ((op == 1 && n[1] >= n[0]) || (op == 2 && n[2] >= n[1]) || (op == 0 && !has_room(s, r)))
-                    return 0;
-                if (at < 0)
-                    break;
-                at = at > s->at[r] ? at : s->at[r];
-                s->start[(size_t)r * 3 * m + (size_t)i] = at;
-                run(s, r, op, at);
-                left--;
-                moved = 1;
-            }
+            int ran = replay_rank(s, turn < s->p ? turn : 2 * s->p - 1 - turn);
+            if (ran < 0)
+                return 0;
+            moved |= ran;
+            left -= ran;
         }
     return left == 0;
 }
@@ -225,7 +296,7 @@ static int keep_if_better(Search *s)
     Score z = score_of(s);
     if (!better(z, s->score))
         return 0;
-    memcpy(s->best, s->trial, (size_t)s->p * 3 * (size_t)s->m);
+    memcpy(s->best, s->trial, (size_t)s->p * (size_t)length(s));
     s->score = z;
     return 1;
 }
@@ -256,7 +327,7 @@ static void try_known(Search *s)
     for (int late = 0; late < 3; late++) {
         for (int r = 0; r < s->p; r++) {
             int ahead = late == 2 ? 2 * (s->p - r) - 1 : s->p - r;
-            write_known(s, r, !late && s->limit < ahead ? (int)s->limit : ahead, late * r);
+            write_known(s, r, !late && s->limit[r] < ahead ? (int)s->limit[r] : ahead, late * r);
         }
         if (replay(s))
             keep_if_better(s);
@@ -264,8 +335,8 @@ static void try_known(Search *s)
     }
 }
 
-/* Kinds of bounds on the microbatches between F and D. H1, H2: as ZB-H1 and ZB-H2. DOWN, UP: as many F as fit
- * before the input of the first D can be there, rounded down and up. ALL: m. */
+/* Kinds of bounds on the microbatches between F and D, one stage a rank. H1, H2: as ZB-H1 and ZB-H2. DOWN, UP:
+ * as many F as fit before the input of the first D can be there, rounded down and up. ALL: m. */
 enum { H1, H2, DOWN, UP, ALL };
 
 static int bound_of(const Search *s, int r, int kind)
@@ -277,9 +348,83 @@ static int bound_of(const Search *s, int r, int kind)
     case ALL: return s->m;
     }
     for (int k = r + 1; k < s->p; k++)
-        trip += s->cost[0][k] + s->cost[1][k] + s->cost[3][k - 1] + s->cost[3][k];
+        trip += s->cost[0][k] + s->cost[1][k] + s->hop[0][k - 1] + s->hop[1][k];
     trip = (trip + (kind == UP ? f - 1 : 0)) / f;
     return trip > s->m ? s->m : trip < 1 ? 1 : (int)trip;
+}
+
+static const double patience[] = {0.5, 1, 0, 0.25, 0.75};
+enum { PATIENCES = sizeof patience / sizeof *patience };
+
+/* Rule `index` of one stage a rank; 0: there are no more. */
+static int rule_of_one(const Search *s, int index, Greed *rule)
+{
+    static const uint8_t bounds[][2] = {{H1, H1}, {H2, H1},  {H2, H2}, {H2, ALL},
+                                        {UP, H2}, {UP, ALL}, {UP, UP}, {DOWN, ALL}};
+    static const double delay[] = {1, 0.5, 0.25};
+    enum { PAIRS = sizeof bounds / sizeof *bounds, RULES = PAIRS * PATIENCES * 3 };
+    if (index >= RULES)
+        return 0;
+    for (int r = 0; r < s->p; r++) {
+        rule->first[r] = bound_of(s, r, bounds[index % PAIRS][0]);
+        rule->later[r] = bound_of(s, r, bounds[index % PAIRS][1]);
+    }
+    rule->patience = patience[index / PAIRS % PATIENCES];
+    rule->delay = delay[index / PAIRS / PATIENCES];
+    rule->turn[0] = 1;
+    rule->turn[1] = 0;
+    return 1;
+}
+
+/* Writes permutation `index` of F and D of two chunks. */
+static void permute(int index, uint8_t *turn)
+{
+    uint8_t left[] = {0, 1, 3, 4};
+    for (int k = 0; k < 4; k++) {
+        int at = index % (4 - k);
+        index /= 4 - k;
+        turn[k] = left[at];
+        for (int i = at; i < 3 - k; i++)
+            left[i] = left[i + 1];
+    }
+}
+
+/* Writes an order of F and D of many chunks: each from the last chunk or from the first; all D before all F,
+ * after them, or by turns. */
+static void merge(int index, int v, uint8_t *turn)
+{
+    for (int k = 0; k < v; k++) {
+        int d = index % 2 ? k : v - 1 - k, f = index / 2 % 2 ? k : v - 1 - k, how = index / 4;
+        turn[how == 0 ? k : how == 1 ? v + k : 2 * k] = (uint8_t)(3 * d + 1);
+        turn[how == 0 ? v + k : how == 1 ? k : 2 * k + 1] = (uint8_t)(3 * f);
+    }
+}
+
+/* Rule `index` of several stages a rank; 0: there are no more. */
+static int rule_of_many(const Search *s, int index, Greed *rule)
+{
+    static const double share[] = {1, 1.1, 0.9, 0.8, 0.7, 0};      /* of the quota; 0: no bound */
+    enum { SHARES = sizeof share / sizeof *share, WAITS = 3 };
+    int turns = s->v == 2 ? 24 : 12, turn = index % turns, rest = index / turns;
+    if (rest >= SHARES * WAITS * 2)
+        return 0;
+    for (int r = 0; r < s->p; r++) {
+        double bound = share[rest % SHARES] > 0 ? fmax(1, floor(share[rest % SHARES] * s->quota[r] + 0.5)) : s->m;
+        rule->first[r] = rule->later[r] = (int)fmin(bound, s->m);
+    }
+    rule->patience = patience[rest / SHARES % WAITS];
+    rule->delay = 1;
+    rule->hungry = rest / SHARES / WAITS;
+    if (s->v == 2)
+        permute(turn, rule->turn);
+    else
+        merge(turn, s->v, rule->turn);
+    return 1;
+}
+
+static int rule_of(const Search *s, int index, Greed *rule)
+{
+    return s->v == 1 ? rule_of_one(s, index, rule) : rule_of_many(s, index, rule);
 }
 
 static int try_rule(Search *s, const Greed *rule)
@@ -287,32 +432,38 @@ static int try_rule(Search *s, const Greed *rule)
     if (!goes_on(s) && (s->rules >= RULES_LEAST || !better(s->least, s->score)))
         return 0;
     s->rules++;
-    return play(s, rule) && keep_if_better(s);
+    if (!play(s, rule))
+        return 0;
+    s->last = score_of(s);
+    return keep_if_better(s);
 }
 
-/* Tries a grid of rules. 1: one was better than the best so far, and is in `best`. */
-static int try_grid(Search *s, Greed *best)
+/* Plays the rules of a grid, or those known. Returns the index of the best; -1: none was better than the best
+ * so far. */
+static int try_grid(Search *s, Favourites *known)
 {
-    static const uint8_t bounds[][2] = {{H1, H1}, {H2, H1},  {H2, H2}, {H2, ALL},
-                                        {UP, H2}, {UP, ALL}, {UP, UP}, {DOWN, ALL}};
-    static const double patience[] = {0.5, 1, 0, 0.25, 0.75}, delay[] = {1, 0.5, 0.25};
-    enum { PAIRS = sizeof bounds / sizeof *bounds, PATIENCES = 5, RULES = PAIRS * PATIENCES * 3 };
-    int found = 0;
+    int found = -1, all = !known || !known->n, n = known ? known->n : 0;
+    Score score[RULES_KEPT];
     Greed rule = {.first = xcalloc(2 * (size_t)s->p, sizeof(int))};
     rule.later = rule.first + s->p;
-    for (int i = 0; i < RULES; i++) {
-        for (int r = 0; r < s->p; r++) {
-            rule.first[r] = bound_of(s, r, bounds[i % PAIRS][0]);
-            rule.later[r] = bound_of(s, r, bounds[i % PAIRS][1]);
-        }
-        rule.patience = patience[i / PAIRS % PATIENCES];
-        rule.delay = delay[i / PAIRS / PATIENCES];
-        if (!try_rule(s, &rule))
+    for (int k = 0; all || k < n; k++) {
+        int index = all ? k : known->rule[k];
+        if (!rule_of(s, index, &rule))
+            break;
+        s->last = (Score){NEVER, NEVER};
+        if (try_rule(s, &rule))
+            found = index;
+        if (!all || !known || s->last.makespan == NEVER)
             continue;
-        memcpy(best->first, rule.first, 2 * (size_t)s->p * sizeof(int));
-        best->patience = rule.patience;
-        best->delay = rule.delay;
-        found = 1;
+        if (known->n == RULES_KEPT && !better(s->last, score[RULES_KEPT - 1]))
+            continue;
+        int at = known->n < RULES_KEPT ? known->n++ : RULES_KEPT - 1;
+        for (; at && better(s->last, score[at - 1]); at--) {
+            score[at] = score[at - 1];
+            known->rule[at] = known->rule[at - 1];
+        }
+        score[at] = s->last;
+        known->rule[at] = index;
     }
     free(rule.first);
     return found;
@@ -353,19 +504,25 @@ static int exchange(Search *s, int r, int i)
     return 0;
 }
 
+static int *place_of(const Search *s, int op, int stage, int mb)
+{
+    return &s->place[((size_t)op * (size_t)s->n + (size_t)stage) * (size_t)s->m + (size_t)mb];
+}
+
 /* Copies `best` to `trial` and fills was and place. Returns the rank that ends last. */
 static int open_best(Search *s)
 {
+    size_t all = (size_t)s->p * (size_t)length(s);
     int last = 0;
-    memcpy(s->trial, s->best, (size_t)s->p * 3 * (size_t)s->m);
+    memcpy(s->trial, s->best, all);
     BUG_ON(!replay(s));
-    memcpy(s->was, s->start, (size_t)s->p * 3 * (size_t)s->m * sizeof *s->was);
-    memset(s->done, 0, (size_t)s->p * sizeof *s->done);
+    memcpy(s->was, s->start, all * sizeof *s->was);
+    memset(s->done, 0, (size_t)s->n * sizeof *s->done);
     for (int r = 0; r < s->p; r++) {
         last = s->at[r] > s->at[last] ? r : last;
-        for (int i = 0; i < 3 * s->m; i++) {
-            int op = string_of(s, s->trial, r)[i], mb = s->done[r][op]++;
-            s->place[((size_t)op * (size_t)s->p + (size_t)r) * (size_t)s->m + (size_t)mb] = i;
+        for (int i = 0; i < length(s); i++) {
+            int what = string_of(s, s->trial, r)[i], stage = s->stage[r * s->v + what / 3];
+            *place_of(s, what % 3, stage, s->done[stage][what % 3]++) = i;
         }
     }
     return last;
@@ -375,43 +532,62 @@ static int open_best(Search *s)
  * neighbours on it. 1: an exchange helped; 0: none does. */
 static int mend(Search *s)
 {
-    int r = open_best(s), i = 3 * s->m - 1;
+    int r = open_best(s), i = length(s) - 1;
     while (i > 0) {
         const uint8_t *x = string_of(s, s->trial, r);
-        const int64_t *was = s->was + (size_t)r * 3 * (size_t)s->m;
-        int op = x[i], mb = 0;
-        if (was[i] == was[i - 1] + s->cost[x[i - 1]][r]) {         /* waited for its own rank */
-            if (exchange(s, r, i - 1))
+        const int64_t *was = s->was + (size_t)r * (size_t)length(s);
+        int op = x[i] % 3, stage = s->stage[r * s->v + x[i] / 3], mb = 0;
+        if (was[i] == was[i - 1] + s->cost[x[i - 1] % 3][s->stage[r * s->v + x[i - 1] / 3]]) {
+            if (exchange(s, r, i - 1))                             /* it waited for its own rank */
                 return 1;
             i--;
             continue;
         }
         for (int k = 0; k < i; k++)
-            mb += x[k] == op;
-        if (op == 1 && r == s->p - 1)                              /* waited for its own F */
+            mb += x[k] == x[i];
+        if (op == 1 && stage == s->n - 1)                          /* waited for its own F */
             op = 0;
         else
-            r += op == 0 ? -1 : 1;
-        i = s->place[((size_t)op * (size_t)s->p + (size_t)r) * (size_t)s->m + (size_t)mb];
+            stage += op == 0 ? -1 : 1;
+        r = s->rank[stage];
+        i = *place_of(s, op, stage, mb);
     }
     return 0;
 }
 
-static void search(Search *s)
+/* The least makespan and span: at best a rank never pauses after its first input. */
+static Score least_of(const Search *s)
 {
+    Score least = {0, 0};
     int64_t head = 0;
+    for (int r = 0; r < s->p; r++) {
+        int64_t work = 0;
+        for (int c = 0; c < s->v; c++) {
+            int i = s->stage[r * s->v + c];
+            work += s->m * (s->cost[0][i] + s->cost[1][i] + s->cost[2][i]);
+        }
+        least.span = work > least.span ? work : least.span;
+        least.makespan = head + work > least.makespan ? head + work : least.makespan;
+        head += s->cost[0][r] + s->hop[0][r];
+    }
+    return least;
+}
+
+/* known, budget: as search_order. */
+static void search(Search *s, Favourites *known, int64_t budget)
+{
     Greed rule = {.first = xcalloc(2 * (size_t)s->p, sizeof(int))};
     rule.later = rule.first + s->p;
+    s->budget = known ? INT64_MAX : budget;            /* all that are known are played */
     s->score = (Score){NEVER, NEVER};
-    s->least = (Score){0, 0};
-    for (int r = 0; r < s->p; r++) {  /* at best a rank never pauses after its first input */
-        int64_t work = s->m * (s->cost[0][r] + s->cost[1][r] + s->cost[2][r]);
-        s->least.span = work > s->least.span ? work : s->least.span;
-        s->least.makespan = head + work > s->least.makespan ? head + work : s->least.makespan;
-        head += s->cost[0][r] + s->cost[3][r];
-    }
-    try_known(s);
-    if (try_grid(s, &rule))
+    s->least = least_of(s);
+    if (s->v == 1)
+        try_known(s);
+    int best = try_grid(s, known);
+    BUG_ON(s->score.makespan == NEVER);
+    if (known)
+        s->budget = budget;
+    if (best >= 0 && rule_of(s, best, &rule))
         climb(s, &rule);
     while (goes_on(s) && mend(s))
         ;
@@ -420,64 +596,123 @@ static void search(Search *s)
 
 /* ---- from and to a shape ---- */
 
-static double cost_of(const PipeShape *s, int k, int rank)
+static double cost_of(const PipeShape *s, int k, int stage)
 {
-    return k == 3 ? pipe_hop(s, rank) : s->cost[k] ? s->cost[k][rank] : 1;
+    return k == 3 ? pipe_hop(s, stage) : s->cost[k] ? s->cost[k][stage] : 1;
 }
 
-static void search_open(Search *s, const PipeShape *shape)
+/* Fills quota: a microbatch of a stage is held at least from its F to its D, on its way through the stages
+ * behind and back. */
+static void set_quotas(Search *s)
 {
-    size_t p = (size_t)shape->p, m = (size_t)shape->m;
-    double longest = 0;
-    *s = (Search){.p = shape->p, .m = shape->m, .limit = shape->limit ? shape->limit : shape->p,
-                  .share = shape->weight_share, .budget = BUDGET};
-    BUG_ON(s->limit < 1 || s->share < 0 || s->share > 1);
-    for (int k = 0; k < 4; k++)
-        for (size_t r = 0; r < p; r++)
-            longest = fmax(longest, cost_of(shape, k, (int)r));
-    double scale = longest > 0 ? TICKS / longest : 0;
-    for (int k = 0; k < 4; k++) {
-        s->cost[k] = xcalloc(p, sizeof *s->cost[k]);
-        for (size_t r = 0; r < p; r++)
-            s->cost[k][r] = llrint(cost_of(shape, k, (int)r) * scale);
+    double held = 0, *all = xcalloc((size_t)s->p, sizeof *all);
+    for (int i = s->n - 1; i >= 0; i--) {
+        double own = (double)(s->cost[0][i] + s->cost[1][i]);
+        all[s->rank[i]] += held + own;
+        if (i < s->p)
+            s->quota[s->rank[i]] = all[s->rank[i]] > 0 ? s->limit[s->rank[i]] * (held + own) / all[s->rank[i]] : 0;
+        held += own + (i ? (double)(s->hop[1][i] + s->hop[0][i - 1]) : 0);
     }
-    s->best = xcalloc(2 * 3 * p, m);
-    s->trial = s->best + 3 * p * m;
-    s->ready[0] = xcalloc(2 * p * m, sizeof *s->ready[0]);
-    s->ready[1] = s->ready[0] + p * m;
-    s->at = xcalloc(2 * p, sizeof *s->at);
-    s->began = s->at + p;
-    s->done = xcalloc(p, sizeof *s->done);
-    s->start = xcalloc(2 * 3 * p * m, sizeof *s->start);
-    s->was = s->start + 3 * p * m;
-    s->place = xcalloc(3 * p * m, sizeof *s->place);
+    free(all);
 }
 
 static void search_close(Search *s)
 {
-    for (int k = 0; k < 4; k++)
+    free(s->limit);
+    free(s->rank);
+    for (int k = 0; k < 3; k++)
         free(s->cost[k]);
+    free(s->hop[0]);
     free(s->best);
     free(s->ready[0]);
     free(s->at);
+    free(s->begun);
     free(s->done);
     free(s->start);
     free(s->place);
     free(s->heap);
 }
 
-void generate_zb_auto(const PipeShape *shape, InstrList *out)
+/* Writes the best strings as lists. */
+static void write_lists(const Search *s, InstrList *out)
 {
     static const uint8_t instr[] = {I_F, I_D, I_W};
-    Search s;
-    search_open(&s, shape);
-    search(&s);
-    for (int r = 0; r < s.p; r++) {
-        int n[3] = {0};
-        for (int i = 0; i < 3 * s.m; i++) {
-            int op = string_of(&s, s.best, r)[i];
-            out[r].list[out[r].n++] = (Instr){.op = instr[op], .unit = WHOLE, .mb = (uint16_t)n[op]++};
+    memset(s->done, 0, (size_t)s->n * sizeof *s->done);
+    for (int r = 0; r < s->p; r++)
+        for (int i = 0; i < length(s); i++) {
+            int what = string_of(s, s->best, r)[i], chunk = what / 3, op = what % 3;
+            int mb = s->done[s->stage[r * s->v + chunk]][op]++;
+            out[r].list[out[r].n++] = (Instr){.op = instr[op], .chunk = (uint8_t)chunk, .unit = WHOLE,
+                                              .mb = (uint16_t)mb};
         }
+}
+
+static void search_open(Search *s, const PipeShape *shape, const double *limit)
+{
+    size_t p = (size_t)shape->p, m = (size_t)shape->m, n = p * (size_t)shape->v;
+    double longest = 0;
+    *s = (Search){.p = shape->p, .v = shape->v, .m = shape->m, .n = (int)n, .share = shape->weight_share,
+                  .score = {NEVER, NEVER}};
+    BUG_ON(s->share < 0 || s->share > 1 || s->v > STRING_CHUNKS);
+    for (int k = 0; k < 4; k++)
+        for (size_t i = 0; i < n; i++)
+            longest = fmax(longest, cost_of(shape, k, (int)i));
+    s->scale = longest > 0 ? TICKS / longest : 0;
+    s->limit = xcalloc(2 * p, sizeof *s->limit);
+    s->quota = s->limit + p;
+    memcpy(s->limit, limit, p * sizeof *limit);
+    s->rank = xcalloc(2 * n, sizeof *s->rank);
+    s->stage = s->rank + n;
+    for (int k = 0; k < 3; k++)
+        s->cost[k] = xcalloc(n, sizeof *s->cost[k]);
+    s->hop[0] = xcalloc(2 * n, sizeof *s->hop[0]);
+    s->hop[1] = s->hop[0] + n;
+    for (int i = 0; i < s->n; i++) {
+        int chunk;
+        pipe_place(shape, i, &s->rank[i], &chunk);
+        s->stage[s->rank[i] * s->v + chunk] = i;
+        for (int k = 0; k < 3; k++)
+            s->cost[k][i] = llrint(cost_of(shape, k, i) * s->scale);
     }
+    for (int i = 0; i < s->n; i++) {
+        int64_t hop = llrint(cost_of(shape, 3, i) * s->scale);
+        s->hop[0][i] = i + 1 < s->n && s->rank[i + 1] == s->rank[i] ? 0 : hop;
+        s->hop[1][i] = i && s->rank[i - 1] == s->rank[i] ? 0 : hop;
+    }
+    set_quotas(s);
+    s->best = xcalloc(2 * 3 * n, m);
+    s->trial = s->best + 3 * n * m;
+    s->ready[0] = xcalloc(2 * n * m, sizeof *s->ready[0]);
+    s->ready[1] = s->ready[0] + n * m;
+    s->at = xcalloc(2 * p, sizeof *s->at);
+    s->began = s->at + p;
+    s->begun = xcalloc(p, sizeof *s->begun);
+    s->done = xcalloc(n, sizeof *s->done);
+    s->start = xcalloc(2 * 3 * n * m, sizeof *s->start);
+    s->was = s->start + 3 * n * m;
+    s->place = xcalloc(3 * n * m, sizeof *s->place);
+}
+
+double search_order(const PipeShape *shape, const double *limit, Favourites *known, int64_t budget, InstrList *out)
+{
+    Search s;
+    for (int r = 0; r < shape->p; r++)
+        if (limit[r] < shape->v)
+            return INFINITY;
+    search_open(&s, shape, limit);
+    search(&s, known, budget);
+    double makespan = s.scale > 0 ? (double)s.score.makespan / s.scale : 0;
+    if (out)
+        write_lists(&s, out);
     search_close(&s);
+    return makespan;
+}
+
+void generate_zb_auto(const PipeShape *shape, InstrList *out)
+{
+    double *limit = xcalloc((size_t)shape->p, sizeof *limit);
+    for (int r = 0; r < shape->p; r++)
+        limit[r] = shape->limit ? shape->limit : shape->p;
+    BUG_ON(isinf(search_order(shape, limit, NULL, BUDGET, out)));
+    free(limit);
 }

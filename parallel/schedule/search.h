@@ -1,0 +1,19 @@
+/* search -- orders of F, D and W for stages placed in any way, within what each rank can hold. Private to this
+ * room: zb-auto is written by it, and partition.h asks how long a step of its stages takes. */
+#ifndef SEARCH_H
+#define SEARCH_H
+#include "schedule.h"
+
+enum { RULES_KEPT = 12 };
+
+/* The best rules of a search, best first, for the next search of a pipeline with as many stages a rank. */
+typedef struct { int n, rule[RULES_KEPT]; } Favourites;
+
+/* Searches an order; returns its makespan, in the unit of the costs. INFINITY: a rank cannot hold one
+ * microbatch of each of its stages.
+ *   limit   in      [p] microbatches of a stage that a rank may hold, between F and W as weight_share says
+ *   known   in out  has rules: only these are played; none: all are, and the best are written. NULL: all
+ *   budget  in      instructions that may be played beside `known`
+ *   out     out     [p] compute of every rank, as of schedule_generate; NULL: not wanted */
+double search_order(const PipeShape *s, const double *limit, Favourites *known, int64_t budget, InstrList *out);
+#endif
