@@ -208,7 +208,7 @@ static int decide(const Search *s, const Greed *rule, int r, int64_t t, int64_t 
         int64_t at = when(s, rule, r, what, &full);
         found = at <= t && found < 0 ? what : found;
         next = at > t && at < next ? at : next;
-        d = what % 3 && at < d ? at : d;
+        d = what % 3 && at > t && at < d ? at : d;
     }
     *again = next;
     if (w >= 0 && full && rule->hungry)
