@@ -44,9 +44,10 @@ static double of_rank(const Ways *w, int rank, double peak)
 {
     const PipeShape *s = w->s;
     int low = w->n, high = 0;
-    double f = 0, d = 0, all = 0, longest = 0, held = 0;
+    double f = 0, d = 0, all = 0, longest = 0, held = 0, idle = 0, room = floor(peak * s->v + 1e-9);
     for (int c = 0; c < s->v; c++) {
         int i = pipe_stage(s, rank, c);
+        idle = fmax(idle, w->up[i] - fmin(f, room * longest));     /* till then only F of earlier chunks run */
         low = i < low ? i : low;
         high = i > high ? i : high;
         f += s->m * cost(w, 0, i);
@@ -55,8 +56,8 @@ static double of_rank(const Ways *w, int rank, double peak)
         longest = fmax(longest, cost(w, 0, i));
         held += s->m * (w->round[i] + cost(w, 1, i) + s->weight_share * cost(w, 2, i));
     }
-    double room = floor(peak * s->v + 1e-9), before = fmin(f, room * longest);     /* F before the first D */
-    double start = fmax(w->up[low], w->up[high] + w->round[high] - before);
+    double before = fmin(f, room * longest);                       /* F before the first D */
+    double start = fmax(fmax(w->up[low], idle), w->up[high] + w->round[high] - before);
     double ends = fmax(all, f + d + w->down[low] + cost(w, 2, 0));
     return fmax(start + ends, w->up[low] + held / (peak * s->v));
 }

@@ -2,6 +2,7 @@
 #include "partition.h"
 #include "base.h"
 #include "bound.h"
+#include "search.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,10 +16,13 @@ typedef struct {
     int *from;                 /* the same: where the last of these stages begins; in a V what was left before
                                 * this rank; scratch */
     double *cost;              /* [3 * p * v] of a partition; scratch */
-    int most;                  /* partitions that may be ordered */
+    double *limit;             /* [p] microbatches of a stage that each rank has room for; scratch */
+    int most;                  /* partitions that may be ordered before the search turns to other ones */
+    uint64_t seed;             /* of the kicks */
 } Share;
 
 enum { FIXED = 3, HELD = 4 };
+enum { REFINE = 40000000 };    /* instructions played to improve the order of what was found */
 
 static double part(const Share *s, int k, int from, int to) { return s->sum[k][to] - s->sum[k][from]; }
 
@@ -132,31 +136,48 @@ static double pair_bound(const Share *s, int i, int k, int l, int j)
     double near = part(s, 0, i, s->n) + part(s, 1, k, s->n);       /* of [i, k) */
     double before = fmin(m * f, slots * fmax(part(s, 0, i, k), part(s, 0, l, j)));
     double start = fmax(up, s->sum[0][l] + far - before);
+    start = fmax(start, s->sum[0][l] - fmin(m, slots) * part(s, 0, i, k));     /* nothing else runs till then */
     double ends = fmax(m * (f + d + w), m * (f + d) + s->sum[1][i] + s->sum[2][1]);
     return fmax(start + ends, up + m * (near + far + d + share * w) / slots);
 }
 
-/* Shares units out to rank r, where the ranks before it have all but [i, j). */
+/* Number of the state in which ranks before r have all units but those from i on and from (V: up to) j. */
+static size_t state(const Share *s, int r, int i, int j)
+{
+    return ((size_t)r * (size_t)(s->n + 1) + (size_t)i) * (size_t)(s->n + 1) + (size_t)j;
+}
+
+/* A rank takes units [i, k) and [l, j) between two states, if its bound is at most `most`. squares: bool, the
+ * sum of squares of bounds counts; among equals stages of equal work. */
+static void take(Share *s, size_t from, size_t to, int i, int k, int l, int j, double most, int squares)
+{
+    double m = s->u->shape.m, before = s->least[from], b = pair_bound(s, i, k, l, j);
+    double value = squares ? before + b * b + m * m * (pow(work(s, i, k), 2) + pow(work(s, l, j), 2)) : fmax(before, b);
+    if (b <= most && value < s->least[to]) {
+        s->least[to] = value;
+        s->from[to] = (int)(from % ((size_t)(s->n + 1) * (size_t)(s->n + 1)));
+    }
+}
+
+/* Shares units out to rank r of a V, where the ranks before it have all but [i, j). */
 static void extend_pair(Share *s, int r, int i, int j, double most, int squares)
 {
-    int row = s->n + 1, left = 2 * (s->p - 1 - r);
+    int left = 2 * (s->p - 1 - r);
     double m = s->u->shape.m;
-    double before = s->least[((size_t)r * (size_t)row + (size_t)i) * (size_t)row + (size_t)j];
     for (int k = i + 1; k < j - left && s->sum[0][i] + m * work(s, i, k) <= most; k++)
         for (int l = left ? j - 1 : k; l >= k + left; l--) {
             if (s->sum[0][i] + m * (work(s, i, k) + work(s, l, j)) > most)
                 break;                                     /* so is all that follows */
-            double b = pair_bound(s, i, k, l, j), value = squares ? before + b * b : fmax(before, b);
-            if (squares)                                   /* among equals stages of equal work */
-                value += m * m * (pow(work(s, i, k), 2) + pow(work(s, l, j), 2));
-            size_t to = ((size_t)(r + 1) * (size_t)row + (size_t)k) * (size_t)row + (size_t)l;
-            if (b <= most && value < s->least[to]) {
-                s->least[to] = value;
-                s->from[to] = i * row + j;
-            }
+            take(s, state(s, r, i, j), state(s, r + 1, k, l), i, k, l, j, most, squares);
             if (!left)
                 break;                                     /* the last rank takes all the rest */
         }
+}
+
+static void forget(Share *s)
+{
+    for (size_t i = 0; i < state(s, s->p + 1, 0, 0); i++)
+        s->least[i] = INFINITY;
 }
 
 /* As share_out, for a V. squares: bool, the sum of squares of bounds, which are at most `most`. */
@@ -164,8 +185,7 @@ static double share_pairs(Share *s, double most, int squares, int *first)
 {
     int n = s->n, p = s->p, row = n + 1, to = 0;
     double best = INFINITY;
-    for (size_t i = 0; i < (size_t)(p + 1) * (size_t)row * (size_t)row; i++)
-        s->least[i] = INFINITY;
+    forget(s);
     s->least[n] = 0;
     for (int r = 0; r < p; r++)
         for (int i = r; i < n; i++)
@@ -183,6 +203,54 @@ static double share_pairs(Share *s, double most, int squares, int *first)
         to = s->from[r * row * row + to];
     }
     return best;
+}
+
+/* As share_pairs, for two stages a rank in a loop, whose second turn begins at unit `half`. Only the first and
+ * the last stage must have a unit. */
+static double share_loop(Share *s, int half, double most, int squares, int *first)
+{
+    int n = s->n, p = s->p, row = n + 1;
+    double m = s->u->shape.m;
+    forget(s);
+    s->least[state(s, 0, 0, half)] = 0;
+    for (int r = 0; r < p; r++)
+        for (int i = 0; i <= half; i++)
+            for (int j = half; j <= n; j++) {
+                if (!isfinite(s->least[state(s, r, i, j)]))
+                    continue;
+                int last = r == p - 1;
+                for (int k = last ? half : i + (r == 0); k <= half && m * work(s, i, k) <= most; k++)
+                    for (int l = last ? n : j; l <= n && m * (work(s, i, k) + work(s, j, l)) <= most; l++)
+                        if (!last || j < n)
+                            take(s, state(s, r, i, j), state(s, r + 1, k, l), i, k, j, l, most, squares);
+            }
+    double value = s->least[state(s, p, half, n)];
+    for (int r = p, at = half * row + n; r >= 0 && isfinite(value); r--) {
+        first[r] = at / row;
+        first[p + r] = at % row;
+        at = s->from[state(s, r, at / row, at % row)];
+    }
+    return value;
+}
+
+/* The least bound of all partitions in a loop of two stages a rank; fills first with one that has it. */
+static double loop_bound(Share *s, int *first)
+{
+    double m = s->u->shape.m, all = work(s, 0, s->n), longest = 0;
+    for (int i = 0; i < s->n; i++)
+        longest = fmax(longest, work(s, i, i + 1));
+    double best = s->sum[0][s->n] + m * (all / s->p + 2 * longest), found = INFINITY;
+    int at = 0;
+    for (int half = 1; half < s->n; half++) {
+        double b = share_loop(s, half, best * (1 - 1e-12), 0, first);
+        if (b < best) {
+            found = best = b;
+            at = half;
+        }
+    }
+    if (at)
+        share_loop(s, at, best * (1 + 1e-12), 1, first);
+    return fmax(found, way(s, 1));
 }
 
 /* The least bound of all partitions in a V; fills first with one that has it. The ranks together take at
@@ -203,21 +271,22 @@ static double vee_bound(Share *s, int *first)
     return fmax(fmax((m * all + waits) / s->p, way(s, 1)), best);
 }
 
-static void share_open(Share *s, const Units *u, int v, int most)
+static void share_open(Share *s, const Units *u, int v, int vee, int most)
 {
     const double *each[5] = {u->cost[0], u->cost[1], u->cost[2], u->fixed, u->held};
     size_t n = (size_t)u->n, p = (size_t)u->shape.p;
     *s = (Share){.u = u, .n = u->n, .p = u->shape.p, .most = most};
-    BUG_ON(s->p < 1 || u->n < s->p * v);
+    BUG_ON(s->p < 1 || u->n < 2 || (v == 1 || vee ? u->n < s->p * v : 0));
     for (int k = 0; k < 5; k++) {
         s->sum[k] = xcalloc(n + 1, sizeof *s->sum[k]);
         for (size_t i = 0; i < n; i++)
             s->sum[k][i + 1] = s->sum[k][i] + (each[k] ? each[k][i] : 0);
     }
-    size_t states = (p + 1) * (n + 1) * (v > 1 ? n + 1 : 1);
+    size_t states = (p + 1) * (n + 1) * (v == 2 ? n + 1 : 1);
     s->least = xcalloc(states, sizeof *s->least);
     s->from = xcalloc(states, sizeof *s->from);
     s->cost = xcalloc(3 * p * (size_t)v, sizeof *s->cost);
+    s->limit = xcalloc(p, sizeof *s->limit);
 }
 
 static void share_close(Share *s)
@@ -227,17 +296,86 @@ static void share_close(Share *s)
     free(s->least);
     free(s->from);
     free(s->cost);
+    free(s->limit);
 }
 
-double partition_bound(const Units *u, int v)
+/* Fills first with a partition that has the bound. */
+static double bound_of(Share *s, int v, int vee, int *first)
+{
+    return vee ? vee_bound(s, first) : v == 2 ? loop_bound(s, first) : least_bound(s, first);
+}
+
+double partition_bound(const Units *u, int v, int vee)
 {
     Share s;
     int *first = xcalloc((size_t)(u->shape.p * v) + 1, sizeof *first);
-    share_open(&s, u, v, 0);
-    double bound = v > 1 ? vee_bound(&s, first) : least_bound(&s, first);
+    share_open(&s, u, v, vee, 0);
+    double bound = bound_of(&s, v, vee, first);
     share_close(&s);
     free(first);
     return bound;
+}
+
+/* ---- several stages a rank in a loop ---- */
+
+/* How uneven a partition is: the largest work of a rank; among equals, how uneven stages are. */
+static double unevenness(const Share *s, const Partition *out)
+{
+    double most = 0, squares = 0, all = work(s, 0, s->n);
+    for (int r = 0; r < s->p; r++) {
+        double sum = 0;
+        for (int c = 0; c < out->v; c++) {
+            int i = place_stage(out->vee, s->p, r, c);
+            double w = work(s, out->first[i], out->first[i + 1]);
+            sum += w;
+            squares += w * w;
+        }
+        most = fmax(most, sum);
+    }
+    return most + 1e-3 * squares / (all > 0 ? all : 1);
+}
+
+/* Whether stages begin in order, with a unit at least in the first and in the last one. */
+static int in_order(const Share *s, const Partition *out)
+{
+    int stages = s->p * out->v;
+    for (int i = 0; i < stages; i++)
+        if (out->first[i + 1] < out->first[i] + (i == 0 || i == stages - 1))
+            return 0;
+    return 1;
+}
+
+static void shift(Partition *out, int k, int count, int by)
+{
+    for (int i = 0; i < count; i++)
+        out->first[k + i] += by;
+}
+
+/* Shares units out by their work, evenly over the stages, then over the ranks as evenly as moves of units from
+ * stage to stage allow. A stage may be empty. */
+static void spread(Share *s, Partition *out)
+{
+    int stages = s->p * out->v, better = 1;
+    double all = work(s, 0, s->n);
+    for (int k = 1, i = 1; k <= stages; k++) {
+        while (i < s->n - 1 && work(s, 0, i) < all * k / stages - work(s, i, i + 1) / 2)
+            i++;
+        out->first[k] = k == stages ? s->n : i;
+    }
+    double value = unevenness(s, out);
+    while (better--)
+        for (int count = 1; count < stages; count++)
+            for (int k = 1; k + count <= stages; k++)
+                for (int by = -1; by <= 1; by += 2) {
+                    shift(out, k, count, by);
+                    double moved = in_order(s, out) ? unevenness(s, out) : INFINITY;
+                    if (moved < value * (1 - 1e-12)) {
+                        value = moved;
+                        better = 1;
+                    } else {
+                        shift(out, k, count, -by);
+                    }
+                }
 }
 
 /* ---- a partition, ordered ---- */
@@ -245,8 +383,8 @@ double partition_bound(const Units *u, int v)
 PipeShape partition_shape(const Units *u, const Partition *p, double *cost)
 {
     int n = u->shape.p * p->v;
-    PipeShape shape = {.kind = p->kind, .p = u->shape.p, .v = p->v, .m = u->shape.m, .limit = u->shape.limit,
-                       .hop = u->shape.hop, .weight_share = u->shape.weight_share};
+    PipeShape shape = {.kind = SCHEDULE_CUSTOM, .p = u->shape.p, .v = p->v, .m = u->shape.m, .vee = p->vee,
+                       .lists = p->list, .hop = u->shape.hop, .weight_share = u->shape.weight_share};
     memset(cost, 0, 3 * (size_t)n * sizeof *cost);
     for (int k = 0; k < 3; k++) {
         for (int s = 0; s < n; s++)
@@ -257,117 +395,167 @@ PipeShape partition_shape(const Units *u, const Partition *p, double *cost)
     return shape;
 }
 
-/* Bytes of a stage's microbatch on rank r: all slots of a rank are as large as its largest stage needs. */
-static double largest_slot(const Units *u, const Partition *out, int r)
-{
-    double most = 0;
-    for (int c = 0; c < out->v; c++) {
-        int stage = place_stage(out->v > 1, u->shape.p, r, c);
-        double sum = 0;
-        for (int i = out->first[stage]; i < out->first[stage + 1]; i++)
-            sum += u->held[i];
-        most = fmax(most, sum);
-    }
-    return most;
-}
-
-/* Bytes that rank r needs beside its slots. */
-static double beside_slots(const Units *u, const Partition *out, int r)
-{
-    double sum = 0, most = 0;
-    for (int c = 0; c < out->v; c++) {
-        int stage = place_stage(out->v > 1, u->shape.p, r, c);
-        for (int i = out->first[stage]; i < out->first[stage + 1]; i++) {
-            sum += u->fixed[i];
-            most = fmax(most, u->scratch[i]);
-        }
-    }
-    return sum + most;
-}
-
-/* Whether every rank has room for its units and for `peak` [p] microbatches; NULL: for a stage's of one. */
-static int fits(const Share *s, const Partition *out, const double *peak)
+/* The microbatches of a stage that rank r has room for beside its units: all slots of a rank are as large as
+ * its largest stage needs. */
+static double slots_beside(const Share *s, const Partition *out, int r)
 {
     const Units *u = s->u;
-    for (int r = 0; r < s->p && u->fixed; r++)
-        if (beside_slots(u, out, r) + largest_slot(u, out, r) * (peak ? peak[r] * out->v : 1) > u->room)
-            return 0;
-    return 1;
+    double slots = out->v * (u->shape.limit ? u->shape.limit : u->shape.p);
+    double fixed = 0, scratch = 0, slot = 0;
+    for (int c = 0; c < out->v && u->fixed; c++) {
+        int i = place_stage(out->vee, s->p, r, c), from = out->first[i], to = out->first[i + 1];
+        fixed += part(s, FIXED, from, to);
+        slot = fmax(slot, part(s, HELD, from, to));
+        for (int k = from; k < to; k++)
+            scratch = fmax(scratch, u->scratch[k]);
+    }
+    double left = u->room - fixed - scratch;
+    if (!u->fixed)
+        return slots;
+    return left < 0 ? 0 : slot > 0 ? fmin(slots, floor(left / slot + 1e-9)) : slots;
 }
 
 /* Orders a partition's work unless its bound is no better than what there is; returns its makespan, or
- * INFINITY. */
-static double ordered(Share *s, Partition *out)
+ * INFINITY.
+ *   budget, lists  in out  as search_order */
+static double ordered(Share *s, Partition *out, Favourites *known, int64_t budget, InstrList *lists)
 {
-    const PipeShape *q = &s->u->shape;
     PipeShape shape = partition_shape(s->u, out, s->cost);
-    ScheduleSet set;
-    Simulation sim;
-    double limit = out->v > 1 ? q->m : q->limit ? q->limit : q->p;
-    if (out->tried >= s->most || !fits(s, out, NULL) ||
-        step_bound(&shape, limit) >= out->makespan * (1 - 1e-9))
+    double most = 0;
+    for (int r = 0; r < s->p; r++) {
+        s->limit[r] = slots_beside(s, out, r);
+        if (s->limit[r] < out->v)
+            return INFINITY;
+        most = fmax(most, s->limit[r]);
+    }
+    if (!lists && step_bound(&shape, most / out->v) >= out->makespan * (1 - 1e-9))
         return INFINITY;
     out->tried++;
-    schedules_open(&set, &shape);
-    simulate(&set, &sim, 0);
-    double makespan = fits(s, out, sim.peak) ? sim.makespan : INFINITY;
-    simulation_close(&sim);
-    schedules_close(&set);
-    return makespan;
+    return search_order(&shape, s->limit, known, budget, lists);
 }
 
 /* ---- moves ---- */
 
 /* Tries to move the beginnings of `count` successive stages from stage k on by `by` units. 1: that is
  * better. */
-static int move(Share *s, Partition *out, int k, int count, int by)
+static int move(Share *s, Partition *out, Favourites *known, int k, int count, int by)
 {
-    int *first = out->first, legal = 1;
-    for (int i = 0; i < count; i++)
-        first[k + i] += by;
-    for (int r = k - 1; r < k + count; r++)
-        legal &= first[r + 1] > first[r];
-    double value = legal ? ordered(s, out) : INFINITY;
+    shift(out, k, count, by);
+    double value = out->tried < s->most && in_order(s, out) ? ordered(s, out, known, 0, NULL) : INFINITY;
     if (value < out->makespan * (1 - 1e-9)) {
         out->makespan = value;
         return 1;
     }
-    for (int i = 0; i < count; i++)
-        first[k + i] -= by;
+    shift(out, k, count, -by);
     return 0;
 }
 
-/* Tries all moves once. 1: some were better. */
-static int improve(Share *s, Partition *out)
+/* Moves units between stages as long as that helps, until `most` partitions in all have been ordered. */
+static void descend(Share *s, Partition *out, Favourites *known, int most)
 {
-    int stages = s->p * out->v, better = 0;
-    for (int count = 1; count < stages; count++)
-        for (int k = 1; k + count <= stages; k++)
-            for (int by = -2; by <= 2; by++)
-                if (by)
-                    better |= move(s, out, k, count, by);
-    return better;
+    int stages = s->p * out->v, better = 1;
+    s->most = most;
+    while (better--)
+        for (int count = 1; count < stages; count++)
+            for (int k = 1; k + count <= stages && out->tried < most; k++)
+                for (int by = -2; by <= 2; by++)
+                    if (by && move(s, out, known, k, count, by))
+                        better = 1;
 }
 
-void partition_search(Partition *out, const Units *u, ScheduleKind kind, int most)
+/* A number below n, the same in every run. */
+static int draw(Share *s, int n)
+{
+    s->seed = s->seed * 6364136223846793005u + 1442695040888963407u;
+    return (int)((s->seed >> 33) % (uint64_t)n);
+}
+
+/* Moves some units of a partition at random. */
+static void kick(Share *s, Partition *out)
+{
+    int stages = s->p * out->v;
+    for (int left = 1 + draw(s, 3), tries = 0; left && tries < 100; tries++) {
+        int k = 1 + draw(s, stages - 1), count = 1 + draw(s, stages - k), by = draw(s, 2) ? 1 : -1;
+        shift(out, k, count, by);
+        if (in_order(s, out))
+            left--;
+        else
+            shift(out, k, count, -by);
+    }
+}
+
+/* Descends from `trial`, whose boundaries are given, and keeps in `out` what is shorter. */
+static void try_from(Share *s, Partition *out, Partition *trial, Favourites *known, int most)
+{
+    trial->makespan = INFINITY;
+    trial->tried = out->tried;
+    trial->makespan = ordered(s, trial, known, 0, NULL);
+    descend(s, trial, known, most);
+    out->tried = trial->tried;
+    if (trial->makespan < out->makespan) {
+        out->makespan = trial->makespan;
+        memcpy(out->first, trial->first, (size_t)(s->p * out->v + 1) * sizeof *out->first);
+    }
+}
+
+/* Orders the partition with all rules, and writes the lists. */
+static void finish(Share *s, Partition *out)
+{
+    size_t p = (size_t)s->p, most = 3 * (size_t)out->v * (size_t)s->u->shape.m;
+    Favourites all = {0};
+    out->list = xcalloc(p, sizeof *out->list);
+    out->all = xcalloc(p * most, sizeof *out->all);
+    for (size_t r = 0; r < p; r++)
+        out->list[r].list = out->all + r * most;
+    ordered(s, out, &all, REFINE, out->list);
+    ScheduleSet set;
+    Simulation sim;
+    PipeShape shape = partition_shape(s->u, out, s->cost);
+    schedules_open(&set, &shape);
+    simulate(&set, &sim, 0);
+    out->makespan = sim.makespan;              /* the search rounds times to ticks */
+    simulation_close(&sim);
+    schedules_close(&set);
+}
+
+void partition_search(Partition *out, const Units *u, int v, int vee, int most)
 {
     Share s;
-    int v = schedule_info[kind].place == PLACE_VEE ? 2 : 1;
-    BUG_ON(v == 1 && kind != SCHEDULE_ZB_AUTO);
-    *out = (Partition){.kind = kind, .v = v, .limit = u->shape.limit, .makespan = INFINITY,
+    Favourites known = {0};
+    *out = (Partition){.v = v, .vee = vee, .makespan = INFINITY,
                        .first = xcalloc((size_t)(u->shape.p * v) + 1, sizeof *out->first)};
-    share_open(&s, u, v, most);
-    out->bound = v > 1 ? vee_bound(&s, out->first) : least_bound(&s, out->first);
-    if (isfinite(out->bound)) {
-        out->makespan = ordered(&s, out);
-        while (out->makespan > out->bound * (1 + 1e-9) && improve(&s, out))
-            ;
+    BUG_ON(vee && v != 2);
+    share_open(&s, u, v, vee, most);
+    Partition trial = *out;
+    size_t bytes = ((size_t)(s.p * v) + 1) * sizeof *trial.first;
+    trial.first = xcalloc(1, bytes);
+    out->bound = v > 2 ? units_bound(u) : bound_of(&s, v, vee, trial.first);
+    if (v <= 2 && isfinite(out->bound))
+        try_from(&s, out, &trial, &known, most / 4);
+    if (v > 1 && isfinite(out->bound)) {
+        Favourites others = {0};
+        double before = out->makespan;
+        spread(&s, &trial);
+        try_from(&s, out, &trial, &others, out->tried + most / 4);
+        known = out->makespan < before ? others : known;
     }
+    while (isfinite(out->makespan) && out->makespan > out->bound * (1 + 1e-4) && out->tried < most) {
+        int before = out->tried;
+        memcpy(trial.first, out->first, bytes);
+        kick(&s, &trial);
+        try_from(&s, out, &trial, &known, before + most / 16 < most ? before + most / 16 : most);
+        out->tried += out->tried == before;
+    }
+    free(trial.first);
+    if (isfinite(out->makespan))
+        finish(&s, out);
     share_close(&s);
 }
 
 void partition_close(Partition *p)
 {
     free(p->first);
+    free(p->list);
+    free(p->all);
     *p = (Partition){0};
 }

@@ -24,25 +24,31 @@ typedef struct {
 } Units;
 
 typedef struct {
-    ScheduleKind kind;
-    int v, limit;              /* stages of a rank; as in PipeShape */
-    int *first;                /* [p * v + 1] first unit of each stage; n */
+    int v, vee;                /* stages of a rank; bool, they lie in a V, else in a loop */
+    int *first;                /* [p * v + 1] first unit of each stage; n. In a loop a stage may be empty */
     double makespan;           /* of the order of these stages; INFINITY: nothing was found that fits */
-    double bound;              /* of partition_bound, for this kind's placement and limit */
+    InstrList *list;           /* [p] that order: compute of every rank */
+    Instr *all;                /* memory of the lists */
+    double bound;              /* of partition_bound, for this placement; of more stages that of units_bound */
     int tried;                 /* partitions that were ordered */
 } Partition;
 
 /* The least time of a step over all partitions and orders that hold at most shape.limit microbatches and
  * u->room bytes on a rank; INFINITY: none fits.
- *   v  in  stages of a rank: 1; 2, in a V */
-double partition_bound(const Units *u, int v);
+ *   v, vee  in  stages of a rank, 1 or 2; bool: the two lie in a V, else in a loop */
+double partition_bound(const Units *u, int v, int vee);
+
+/* The same over all partitions in any number of stages a rank, wherever they lie, empty ones too: at most any
+ * of these. */
+double units_bound(const Units *u);
 
 /* Finds a partition. Counts its work and does not time it: equal units give equal partitions. Allocates.
- *   kind  in  ZB_AUTO, or one that places stages in a V
- *   most  in  partitions that may be ordered */
-void partition_search(Partition *out, const Units *u, ScheduleKind kind, int most);
+ *   v, vee  in  stages of a rank; bool: in a V (2), else in a loop
+ *   most    in  partitions that may be ordered */
+void partition_search(Partition *out, const Units *u, int v, int vee, int most);
 void partition_close(Partition *p);
 
-/* The shape of a partition, with the costs of its stages in cost [3 * p * v]: F, D, W of each. */
+/* The shape of a partition, with the costs of its stages in cost [3 * p * v]: F, D, W of each. Its lists are
+ * the partition's. */
 PipeShape partition_shape(const Units *u, const Partition *p, double *cost);
 #endif

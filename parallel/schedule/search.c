@@ -49,7 +49,8 @@ typedef struct {
     int64_t *ready[2];             /* [n*m] when the input of F, of D is there; -1: not known yet */
     int64_t *at, *began;           /* [p] when the rank is free; when its first F started */
     int (*done)[3];                /* [n] F, D, W so far */
-    int *begun;                    /* [p] instructions so far */
+    int *begun, *returned;         /* [p] instructions, D so far */
+    double *held;                  /* [p] microbatches of stages held, counted as in Simulation.peak */
     int64_t *start, *was;          /* [p][3vm] start times: of the last replay; of the string being improved */
     int *place;                    /* [3][n][m] index of each F, D, W in the string being improved */
     uint64_t *heap;                /* [events] when a rank looks again: time, then rank */
@@ -101,7 +102,8 @@ static void reset(Search *s)
 {
     size_t all = (size_t)s->n * (size_t)s->m;
     memset(s->done, 0, (size_t)s->n * sizeof *s->done);
-    memset(s->begun, 0, (size_t)s->p * sizeof *s->begun);
+    memset(s->begun, 0, 2 * (size_t)s->p * sizeof *s->begun);
+    memset(s->held, 0, (size_t)s->p * sizeof *s->held);
     memset(s->at, 0, (size_t)s->p * sizeof *s->at);
     memset(s->ready[0], 0xff, 2 * all * sizeof **s->ready);
     memset(s->ready[0], 0, (size_t)s->m * sizeof **s->ready);      /* stage 0 waits for no F */
@@ -116,6 +118,8 @@ static int run(Search *s, int i, int op, int64_t t)
     int64_t end = s->at[r] = t + s->cost[op][i];
     if (!s->begun[r]++)
         s->began[r] = t;
+    s->returned[r] += op == 1;
+    s->held[r] += op == 0 ? 1 : op == 1 ? s->share - 1 : -s->share;
     if (op == 0 && i + 1 < s->n)
         s->ready[0][(size_t)(to = i + 1) * (size_t)s->m + (size_t)mb] = end + s->hop[0][i];
     else if (op == 0)
@@ -125,16 +129,8 @@ static int run(Search *s, int i, int op, int64_t t)
     return to;
 }
 
-/* Whether rank r may hold `more` microbatches of a stage, counted as in Simulation.peak. */
-static int has_room(const Search *s, int r, int more)
-{
-    double held = more;
-    for (int c = 0; c < s->v; c++) {
-        const int *n = s->done[s->stage[r * s->v + c]];
-        held += n[0] - n[1] * (1 - s->share) - n[2] * s->share;
-    }
-    return held <= s->limit[r] + 1e-9;
-}
+/* Whether rank r may hold `more` microbatches of a stage. */
+static int has_room(const Search *s, int r, int more) { return s->held[r] + more <= s->limit[r] + 1e-9; }
 
 static Score score_of(const Search *s)
 {
@@ -160,10 +156,7 @@ static int goes_on(const Search *s) { return s->budget > 0 && better(s->least, s
 static int within(const Search *s, const Greed *rule, int r)
 {
     const int *n = s->done[s->stage[r * s->v]];
-    int returned = 0;
-    for (int c = 0; c < s->v; c++)
-        returned |= s->done[s->stage[r * s->v + c]][1];
-    return n[0] - n[1] < (returned ? rule->later : rule->first)[r];
+    return n[0] - n[1] < (s->returned[r] ? rule->later : rule->first)[r];
 }
 
 /* When the F or D `what` of rank r may run; NEVER: not before the rank is fed. F of a chunk leaves room for one
@@ -321,13 +314,16 @@ static void write_known(Search *s, int r, int ahead, int late)
         *out++ = 2;
 }
 
-/* Tries 1F1B, with as few F ahead as memory demands, so that it always fits; then ZB-H1 and ZB-H2. */
+/* Tries 1F1B, with as few F ahead as the memory of this rank and those before it demands, so that it always
+ * fits; then ZB-H1 and ZB-H2. */
 static void try_known(Search *s)
 {
     for (int late = 0; late < 3; late++) {
+        double most = s->limit[0];
         for (int r = 0; r < s->p; r++) {
+            most = fmin(most, s->limit[r]);
             int ahead = late == 2 ? 2 * (s->p - r) - 1 : s->p - r;
-            write_known(s, r, !late && s->limit[r] < ahead ? (int)s->limit[r] : ahead, late * r);
+            write_known(s, r, !late && most < ahead ? (int)most : ahead, late * r);
         }
         if (replay(s))
             keep_if_better(s);
@@ -627,6 +623,7 @@ static void search_close(Search *s)
     free(s->ready[0]);
     free(s->at);
     free(s->begun);
+    free(s->held);
     free(s->done);
     free(s->start);
     free(s->place);
@@ -686,7 +683,9 @@ static void search_open(Search *s, const PipeShape *shape, const double *limit)
     s->ready[1] = s->ready[0] + n * m;
     s->at = xcalloc(2 * p, sizeof *s->at);
     s->began = s->at + p;
-    s->begun = xcalloc(p, sizeof *s->begun);
+    s->begun = xcalloc(2 * p, sizeof *s->begun);
+    s->returned = s->begun + p;
+    s->held = xcalloc(p, sizeof *s->held);
     s->done = xcalloc(n, sizeof *s->done);
     s->start = xcalloc(2 * 3 * n * m, sizeof *s->start);
     s->was = s->start + 3 * n * m;

@@ -4,7 +4,7 @@
 #define SEARCH_H
 #include "schedule.h"
 
-enum { RULES_KEPT = 12 };
+enum { RULES_KEPT = 6 };
 
 /* The best rules of a search, best first, for the next search of a pipeline with as many stages a rank. */
 typedef struct { int n, rule[RULES_KEPT]; } Favourites;

@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ORDERS_MOST = 200, ORDERS_LEAST = 40 };     /* partitions ordered in one kind of schedule */
-enum { ORDERED = 100000 };     /* microbatches of ranks in them; a schedule with so many takes seconds */
+enum { ORDERS_MOST = 1000, ORDERS_LEAST = 40 };    /* partitions ordered in one placement of stages */
+enum { ORDERED = 3000000 };    /* microbatches of stages in them; so many take seconds */
 enum { CHANGES = 20, ATTEMPTS = 6, EVEN_MOST = 16 };
 
 /* What the searched keys are set to first, so that none of the configuration's is left. */
@@ -108,7 +108,7 @@ static int timed_open(Timed *t, const JointAsk *ask, const Config *c, Recompute 
                    .scratch = x + 5 * n,
                    .room = machine_space(ask->m, c->world),
                    .shape = {.p = (int)c->pipeline_model_parallel_size, .m = last_m(c), .hop = split.hop,
-                             .weight_share = 1}};
+                             .weight_share = 1, .limit = last_m(c)}};
     prediction_close(&split);
     prediction_close(&one);
     prediction_close(&two);
@@ -121,49 +121,56 @@ static int timed_open(Timed *t, const JointAsk *ask, const Config *c, Recompute 
 
 /* ---- the search ---- */
 
-/* Searches one kind of schedule; keeps what is better than `j->best`. 0: nothing fits. */
-static int try_kind(Joint *j, const Timed *t, Recompute how, ScheduleKind kind, int limit)
+/* Placements of stages: of a rank; bool, in a V. With three a rank only where fewer leave a gap. */
+static const struct { int v, vee; } placement[PLACEMENTS] = {{1, 0}, {2, 1}, {2, 0}, {3, 0}};
+static const double gap = 0.02;
+
+static int possible(const Units *u, int place)
+{
+    int v = placement[place].v;
+    return v == 1 || placement[place].vee ? u->n >= v * u->shape.p : u->shape.p > 1;
+}
+
+/* Searches one placement; keeps what is better than `j->best`. */
+static void try_placement(Joint *j, const Timed *t, Recompute how, int place)
 {
     Partition found;
-    Units u = t->u;
-    int orders = ORDERED / (u.shape.p * u.shape.m);
+    int v = placement[place].v, orders = ORDERED / (t->u.shape.p * t->u.shape.m * v);
     orders = orders < ORDERS_LEAST ? ORDERS_LEAST : orders > ORDERS_MOST ? ORDERS_MOST : orders;
-    u.shape.limit = limit;
-    partition_search(&found, &u, kind, orders);
+    partition_search(&found, &t->u, v, placement[place].vee, orders);
     j->tried += found.tried;
     if (found.makespan >= j->best.makespan) {
-        int fits = !isinf(found.makespan);
         partition_close(&found);
-        return fits;
+        return;
     }
     partition_close(&j->best);
     j->best = found;
     j->winner.recompute = how;
-    j->winner.v = found.v;
-    return 1;
-}
-
-/* The least bound of all partitions of these units. */
-static double bound_of(const Timed *t)
-{
-    Units u = t->u;
-    u.shape.limit = u.shape.m;
-    double one = partition_bound(&u, 1);
-    return u.n < 2 * u.shape.p ? one : fmin(one, partition_bound(&u, 2));
+    j->winner.v = v;
 }
 
 static void try_recompute(Joint *j, const Timed *t, Recompute how)
 {
-    static const ScheduleKind vee[] = {SCHEDULE_ZB_V, SCHEDULE_V_HALF, SCHEDULE_V_MIN};
-    int p = t->u.shape.p, m = t->u.shape.m;
-    double bound = bound_of(t);
-    j->bound = fmin(j->bound, bound);
-    for (int limit = p; limit <= 2 * p; limit += p)
-        if (bound < j->best.makespan)
-            try_kind(j, t, how, SCHEDULE_ZB_AUTO, limit < m ? limit : m);
-    for (int i = 0, fits = 0; i < 3 && t->u.n >= 2 * p && !fits; i++)      /* the next holds less */
-        if (bound < j->best.makespan * (1 - 1e-3))
-            fits = try_kind(j, t, how, vee[i], 0);
+    double any = units_bound(&t->u);
+    j->bound = fmin(j->bound, any);
+    for (int i = 0; i < PLACEMENTS; i++) {
+        double here = any;
+        if (!possible(&t->u, i))
+            continue;
+        if (placement[i].v <= 2)
+            here = partition_bound(&t->u, placement[i].v, placement[i].vee);
+        j->placed[i] = fmin(j->placed[i], here);
+        if (here < j->best.makespan * (1 - (placement[i].v > 2 ? gap : 1e-4)))
+            try_placement(j, t, how, i);
+    }
+}
+
+double joint_placed(const Joint *j)
+{
+    int i = 0;
+    while (placement[i].v != j->best.v || placement[i].vee != j->best.vee)
+        i++;
+    return j->placed[i];
 }
 
 /* ---- what comes out ---- */
@@ -299,7 +306,6 @@ static void search_all(Joint *j, Timed *t, double less)
     free(j->cost);
     j->cost = xcalloc(3 * (size_t)(u->shape.p * j->best.v), sizeof *j->cost);
     j->shape = partition_shape(u, &j->best, j->cost);
-    j->shape.limit = j->best.limit;
 }
 
 void joint_search(Joint *j, const JointAsk *ask, const Config *c)
@@ -309,6 +315,8 @@ void joint_search(Joint *j, const JointAsk *ask, const Config *c)
     double less = 0;
     int legal = 0;
     *j = (Joint){.bound = INFINITY};
+    for (int i = 0; i < PLACEMENTS; i++)
+        j->placed[i] = INFINITY;
     refuse(ask, c);
     void *mark = keep_mark();
     for (int how = 0; how < RECOMPUTES; how++)

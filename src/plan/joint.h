@@ -2,8 +2,8 @@
  *
  * Units of the model (embedding, each layer, head) are timed and weighed one by one: the planner walks a
  * pipeline in which each has a rank of its own. partition.h shares them out over the pipeline that the
- * configuration asks for, in one stage a rank (zb-auto) and in two that lie in a V (zb-v, v-half, v-min),
- * with each way to recompute, the same on all ranks. What comes out is a configuration like any other, with
+ * configuration asks for, in one stage a rank, in two that lie in a V or in a loop, and in three in a loop where
+ * fewer end far from the bound, with each way to recompute, the same on all ranks. What comes out is a configuration like any other, with
  * its lists in a file, and is planned exactly before it is told. */
 #ifndef JOINT_H
 #define JOINT_H
@@ -27,12 +27,15 @@ typedef struct {
     int64_t memory;            /* bytes of the fullest rank */
 } Planned;
 
+enum { PLACEMENTS = 4 };
+
 typedef struct {
     Partition best;
     PipeShape shape;           /* of best: costs and hop in s */
     double *cost;              /* [3 * stages] of shape */
-    double bound;              /* s: no order takes less, of any partition that fits, in one stage a rank or
-                                * in a V, in any of the ways to recompute */
+    double bound;              /* s: no order takes less, of any partition that fits, in any number of stages a
+                                * rank, wherever they lie, in any of the ways to recompute */
+    double placed[PLACEMENTS]; /* s: the same for each placement that is searched; of three stages a rank `bound` */
     int tried;                 /* partitions ordered */
     Planned winner, even;      /* even: interleaved 1F1B with equal numbers of layers, the fastest that fits;
                                 * 1F1B where interleaved is not legal */
@@ -43,6 +46,9 @@ typedef struct {
  * nothing to search for, or where nothing fits. */
 void joint_search(Joint *j, const JointAsk *ask, const Config *cfg);
 void joint_close(Joint *j);
+
+/* The bound of the winner's placement, s. */
+double joint_placed(const Joint *j);
 
 /* The keys that make a run use the winner, as arguments for a shell, on the heap. */
 char *joint_keys(const Joint *j, const JointAsk *ask, const Config *cfg);

@@ -13,11 +13,33 @@ static double ordered(const Units *u, int *first, double *bound)
     double cost[3 * 8];
     ScheduleSet set;
     Simulation sim;
-    PipeShape s = partition_shape(u, &(Partition){.kind = SCHEDULE_ZB_AUTO, .v = 1, .first = first}, cost);
+    PipeShape s = partition_shape(u, &(Partition){.v = 1, .first = first}, cost);
+    s.kind = SCHEDULE_ZB_AUTO;
+    s.limit = u->shape.limit;
     *bound = step_bound(&s, s.limit ? s.limit : s.p);
     schedules_open(&set, &s);
     simulate(&set, &sim, 0);
     double makespan = sim.makespan;
+    simulation_close(&sim);
+    schedules_close(&set);
+    return makespan;
+}
+
+/* The makespan of the lists of a partition; they are right, and no rank holds more than its
+ * limit. */
+static double makespan_of(const Units *u, const Partition *p)
+{
+    double cost[3 * 32];
+    char why[256] = "";
+    ScheduleSet set;
+    Simulation sim;
+    PipeShape s = partition_shape(u, p, cost);
+    schedules_open(&set, &s);
+    CHECK(schedules_check(&set, why, sizeof why), "%d stages a rank: %s", p->v, why);
+    simulate(&set, &sim, 0);
+    double makespan = sim.makespan;
+    for (int r = 0; r < s.p; r++)
+        CHECK(sim.peak[r] <= u->shape.limit + 1e-9, "rank %d holds %g", r, sim.peak[r]);
     simulation_close(&sim);
     schedules_close(&set);
     return makespan;
@@ -53,8 +75,9 @@ static void against_all(int seed)
     first[p] = N;
     all(&u, first, 1, &best);
     Partition found;
-    partition_search(&found, &u, SCHEDULE_ZB_AUTO, 240);
-    double makespan = ordered(&u, found.first, &bound);
+    partition_search(&found, &u, 1, 0, 240);
+    double makespan = makespan_of(&u, &found);
+    ordered(&u, found.first, &bound);
     CHECK(found.first[0] == 0 && found.first[p] == N, "units %d to %d", found.first[0], found.first[p]);
     CHECK(fabs(found.bound / best.bound - 1) < 1e-12, "seed %d: bound %g, least of %d partitions %g", seed,
           found.bound, best.count, best.bound);
@@ -74,7 +97,7 @@ static void head_alone(void)
         for (int i = 0; i < 10; i++)
             cost[k][i] = i == 0 ? 0 : i == 9 ? 4 : 1;
     Partition p;
-    partition_search(&p, &u, SCHEDULE_ZB_AUTO, 240);
+    partition_search(&p, &u, 1, 0, 240);
     CHECK(p.first[1] == 5 && p.first[2] == 9, "stages begin at %d and %d", p.first[1], p.first[2]);
     CHECK(p.makespan < 1.02 * p.bound, "%g, bound %g", p.makespan, p.bound);
     partition_close(&p);
@@ -90,13 +113,14 @@ static void in_vee(void)
         for (int i = 0; i < 18; i++)
             cost[k][i] = i == 0 ? 0.1 : i == 17 ? 6 : i % 2 ? 1 : 3;
     Partition p;
-    partition_search(&p, &u, SCHEDULE_ZB_V, 100);
-    CHECK(p.bound <= p.makespan && p.makespan < 1.05 * p.bound, "%g, bound %g", p.makespan, p.bound);
+    partition_search(&p, &u, 2, 1, 100);
+    CHECK(p.bound <= p.makespan && p.makespan < 1.02 * p.bound, "%g, bound %g", p.makespan, p.bound);
     partition_close(&p);
 }
 
-/* The bound of a V beside the best of all partitions of few units over two ranks. */
-static void all_vees(int seed)
+/* The bounds of two stages a rank beside all partitions of few units over two ranks, and what is found beside
+ * the best of them in the order that zb-v takes; nothing is below the bound of any placement. */
+static void all_pairs(int seed, int vee)
 {
     enum { N = 7 };
     double cost[3][N], of[3 * 4], best = INFINITY;
@@ -107,25 +131,101 @@ static void all_vees(int seed)
     for (int k = 0; k < 3; k++)
         for (int i = 0; i < N; i++)
             cost[k][i] = 1 + rand() % 9;
+    double bound = partition_bound(&u, 2, vee);
     for (first[1] = 1; first[1] < N - 2; first[1]++)
         for (first[2] = first[1] + 1; first[2] < N - 1; first[2]++)
             for (first[3] = first[2] + 1; first[3] < N; first[3]++) {
                 ScheduleSet set;
                 Simulation sim;
-                PipeShape s = partition_shape(&u, &(Partition){SCHEDULE_ZB_V, 2, 0, first, 0, 0, 0}, of);
+                PipeShape s = partition_shape(&u, &(Partition){.v = 2, .vee = vee, .first = first}, of);
+                CHECK(step_bound(&s, 5) >= bound - 1e-9, "seed %d: %g, of all %g", seed, step_bound(&s, 5), bound);
+                s.kind = vee ? SCHEDULE_ZB_V : SCHEDULE_INTERLEAVED;
+                s.group = 2;
                 schedules_open(&set, &s);
                 simulate(&set, &sim, 0);
-                CHECK(step_bound(&s, 5) >= partition_bound(&u, 2) - 1e-9, "seed %d: %g, of all %g", seed,
-                      step_bound(&s, 5), partition_bound(&u, 2));
                 best = fmin(best, sim.makespan);
                 simulation_close(&sim);
                 schedules_close(&set);
             }
     Partition found;
-    partition_search(&found, &u, SCHEDULE_ZB_V, 100);
-    CHECK(found.makespan >= best - 1e-9 && found.makespan <= 1.1 * best, "seed %d: %g found, %g possible",
-          seed, found.makespan, best);
+    partition_search(&found, &u, 2, vee, 300);
+    CHECK(fabs(makespan_of(&u, &found) - found.makespan) < 1e-9, "seed %d: %g said", seed, found.makespan);
+    CHECK(found.makespan >= bound - 1e-9 && found.makespan <= 1.001 * best, "seed %d: %g found, %g possible, "
+          "bound %g", seed, found.makespan, best, bound);
+    CHECK(units_bound(&u) <= bound + 1e-9, "seed %d: any %g, these %g", seed, units_bound(&u), bound);
     partition_close(&found);
+}
+
+/* The least work of the fullest of p ranks, over all ways to put the units from i on into them. */
+static double fullest(const double *work, int n, int i, double *sum, int p)
+{
+    double best = INFINITY, most = 0;
+    for (int r = 0; r < p; r++)
+        most = fmax(most, sum[r]);
+    if (i == n)
+        return most;
+    for (int r = 0; r < p; r++) {
+        sum[r] += work[i];
+        best = fmin(best, fullest(work, n, i + 1, sum, p));
+        sum[r] -= work[i];
+    }
+    return best;
+}
+
+/* The bound of any placement beside all of them: units of three kinds, so many microbatches that work decides. */
+static void any_placement(int seed)
+{
+    enum { N = 8 };
+    double cost[3][N], work[N], sum[3] = {0};
+    srand((unsigned)seed);
+    Units u = {.n = N, .cost = {cost[0], cost[1], cost[2]},
+               .shape = {.p = 2 + seed % 2, .m = 1000, .limit = 5, .weight_share = 1}};
+    for (int i = 0; i < N; i++) {
+        double each = i == N - 1 ? 7 : i % 3 ? 2 + seed % 4 : 4 + seed % 3;
+        cost[0][i] = cost[1][i] = cost[2][i] = each;
+        work[i] = 3 * each;
+    }
+    double exact = u.shape.m * fullest(work, N, 0, sum, u.shape.p), bound = units_bound(&u);
+    CHECK(bound <= exact * (1 + 1e-9) + 100 && bound >= exact * (1 - 1e-9), "seed %d: bound %g, exactly %g", seed,
+          bound, exact);
+}
+
+/* Memory in the bound of any placement: ranks that can hold one microbatch of what they have at a time, and the
+ * whole way takes long. */
+static void any_in_memory(void)
+{
+    double cost[3][8], fixed[8], held[8], scratch[8] = {0};
+    Units u = {.n = 8, .cost = {cost[0], cost[1], cost[2]}, .fixed = fixed, .held = held, .scratch = scratch,
+               .room = 1000, .shape = {.p = 4, .m = 40, .limit = 40, .weight_share = 1}};
+    for (int i = 0; i < 8; i++) {
+        cost[0][i] = cost[1][i] = cost[2][i] = 1;
+        fixed[i] = 1;
+        held[i] = 1;
+    }
+    double wide = units_bound(&u);
+    u.room = 4;
+    double tight = units_bound(&u);
+    CHECK(fabs(wide - 243) < 4 && tight > 1.3 * wide, "with room for two %g, for all %g", tight, wide);
+    Partition p;
+    partition_search(&p, &u, 2, 1, 100);
+    CHECK(p.makespan >= tight, "%g is below the bound %g", p.makespan, tight);
+    partition_close(&p);
+}
+
+/* Three stages a rank: one that is empty is legal, the first and the last have a unit. */
+static void of_three(void)
+{
+    double cost[3][6];
+    Units u = {.n = 6, .cost = {cost[0], cost[1], cost[2]},
+               .shape = {.p = 3, .m = 12, .limit = 6, .weight_share = 1}};
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < 6; i++)
+            cost[k][i] = i == 5 ? 3 : 1;
+    Partition p;
+    partition_search(&p, &u, 3, 0, 300);
+    CHECK(p.first[1] > 0 && p.first[8] < 6 && p.first[9] == 6, "ends at %d and %d", p.first[1], p.first[8]);
+    CHECK(fabs(makespan_of(&u, &p) - p.makespan) < 1e-9 && p.makespan >= units_bound(&u), "%g", p.makespan);
+    partition_close(&p);
 }
 
 /* Layers of equal times, of which a rank has room for three and one microbatch of each, or for two and two:
@@ -140,16 +240,16 @@ static void in_memory(void)
         fixed[i] = 3;
         held[i] = 1;
     }
-    double tight = partition_bound(&u, 1);
+    double tight = partition_bound(&u, 1, 0);
     u.room = 1000;
-    double wide = partition_bound(&u, 1);
+    double wide = partition_bound(&u, 1, 0);
     CHECK(tight > 1.5 * wide, "with room for one microbatch %g, for all %g", tight, wide);
     u.room = 11.9;
-    CHECK(isinf(partition_bound(&u, 1)), "nothing fits and the bound is %g", partition_bound(&u, 1));
+    CHECK(isinf(partition_bound(&u, 1, 0)), "nothing fits and the bound is %g", partition_bound(&u, 1, 0));
     u.room = 18;
     u.shape.limit = 3;
     Partition p;
-    partition_search(&p, &u, SCHEDULE_ZB_AUTO, 50);
+    partition_search(&p, &u, 1, 0, 50);
     CHECK(p.first[1] == 3 && p.first[2] == 6 && isfinite(p.makespan), "stages begin at %d and %d, %g",
           p.first[1], p.first[2], p.makespan);
     partition_close(&p);
@@ -161,8 +261,12 @@ int main(void)
         against_all(seed);
     head_alone();
     in_vee();
-    for (int seed = 0; seed < 20; seed++)
-        all_vees(seed);
+    for (int seed = 0; seed < 40; seed++)
+        all_pairs(seed / 2, seed % 2);
+    for (int seed = 0; seed < 12; seed++)
+        any_placement(seed);
+    any_in_memory();
+    of_three();
     in_memory();
     return test_end();
 }
