@@ -16,13 +16,16 @@ typedef struct {
     int *from;                 /* the same: where the last of these stages begins; in a V what was left before
                                 * this rank; scratch */
     double *cost;              /* [3 * p * v] of a partition; scratch */
-    double *limit;             /* [p] microbatches of a stage that each rank has room for; scratch */
+    double *limit;             /* [2 * p] microbatches of a stage that each rank has room for, and what W
+                                * frees of one; scratch */
+    double *less;              /* [p] bytes left free for messages that arrive early, as they turned out */
     int most;                  /* partitions that may be ordered before the search turns to other ones */
     uint64_t seed;             /* of the kicks */
 } Share;
 
 enum { FIXED = 3, HELD = 4 };
-enum { REFINE = 40000000 };    /* instructions played to improve the order of what was found */
+enum { REFINE = 20000000 };    /* instructions played to improve the order of what was found */
+enum { SETTLES = 8 };          /* attempts to make an order fit */
 
 static double part(const Share *s, int k, int from, int to) { return s->sum[k][to] - s->sum[k][from]; }
 
@@ -286,7 +289,8 @@ static void share_open(Share *s, const Units *u, int v, int vee, int most)
     s->least = xcalloc(states, sizeof *s->least);
     s->from = xcalloc(states, sizeof *s->from);
     s->cost = xcalloc(3 * p * (size_t)v, sizeof *s->cost);
-    s->limit = xcalloc(p, sizeof *s->limit);
+    s->less = xcalloc(p, sizeof *s->less);
+    s->limit = xcalloc(2 * p, sizeof *s->limit);
 }
 
 static void share_close(Share *s)
@@ -297,6 +301,7 @@ static void share_close(Share *s)
     free(s->from);
     free(s->cost);
     free(s->limit);
+    free(s->less);
 }
 
 /* Fills first with a partition that has the bound. */
@@ -395,24 +400,41 @@ PipeShape partition_shape(const Units *u, const Partition *p, double *cost)
     return shape;
 }
 
-/* The microbatches of a stage that rank r has room for beside its units: all slots of a rank are as large as
- * its largest stage needs. */
-static double slots_beside(const Share *s, const Partition *out, int r)
+/* What rank r takes: bytes beside its slots; of a slot of each lifetime, which is as large as its largest stage
+ * needs. */
+static double beside_slots(const Share *s, const Partition *out, int r, double slot[SLOT_KINDS])
 {
     const Units *u = s->u;
-    double slots = out->v * (u->shape.limit ? u->shape.limit : u->shape.p);
-    double fixed = 0, scratch = 0, slot = 0;
-    for (int c = 0; c < out->v && u->fixed; c++) {
-        int i = place_stage(out->vee, s->p, r, c), from = out->first[i], to = out->first[i + 1];
-        fixed += part(s, FIXED, from, to);
-        slot = fmax(slot, part(s, HELD, from, to));
-        for (int k = from; k < to; k++)
-            scratch = fmax(scratch, u->scratch[k]);
+    double fixed = 0, scratch = 0;
+    for (int k = 0; k < SLOT_KINDS; k++)
+        slot[k] = 0;
+    for (int c = 0; c < out->v; c++) {
+        int stage = place_stage(out->vee, s->p, r, c);
+        double fd = 0, fw = 0, dw = 0;
+        for (int i = out->first[stage]; i < out->first[stage + 1]; i++) {
+            fixed += u->fixed[i];
+            scratch = fmax(scratch, u->scratch[i]);
+            fd += u->arrived ? u->arrived[i] : 0;
+            fw += u->held[i] - (u->arrived ? u->arrived[i] : 0);
+            dw += u->pending ? u->pending[i] : 0;
+        }
+        slot[SLOT_FD] = fmax(slot[SLOT_FD], fd);
+        slot[SLOT_FW] = fmax(slot[SLOT_FW], fw);
+        slot[SLOT_DW] = fmax(slot[SLOT_DW], dw);
     }
-    double left = u->room - fixed - scratch;
+    return fixed + scratch;
+}
+
+/* The microbatches of a stage that rank r has room for, and what W frees of one. */
+static double slots_beside(const Share *s, const Partition *out, int r, double *share)
+{
+    const Units *u = s->u;
+    double slots = out->v * (u->shape.limit ? u->shape.limit : u->shape.p), slot[SLOT_KINDS];
     if (!u->fixed)
         return slots;
-    return left < 0 ? 0 : slot > 0 ? fmin(slots, floor(left / slot + 1e-9)) : slots;
+    double left = u->room - beside_slots(s, out, r, slot) - s->less[r], one = slot[SLOT_FD] + slot[SLOT_FW];
+    *share = one > 0 ? (slot[SLOT_FW] + slot[SLOT_DW]) / one : 1;
+    return left < 0 ? 0 : one > 0 ? fmin(slots, floor(left / one + 1e-9)) : slots;
 }
 
 /* Orders a partition's work unless its bound is no better than what there is; returns its makespan, or
@@ -423,7 +445,7 @@ static double ordered(Share *s, Partition *out, Favourites *known, int64_t budge
     PipeShape shape = partition_shape(s->u, out, s->cost);
     double most = 0;
     for (int r = 0; r < s->p; r++) {
-        s->limit[r] = slots_beside(s, out, r);
+        s->limit[r] = slots_beside(s, out, r, &s->limit[s->p + r]);
         if (s->limit[r] < out->v)
             return INFINITY;
         most = fmax(most, s->limit[r]);
@@ -431,7 +453,7 @@ static double ordered(Share *s, Partition *out, Favourites *known, int64_t budge
     if (!lists && step_bound(&shape, most / out->v) >= out->makespan * (1 - 1e-9))
         return INFINITY;
     out->tried++;
-    return search_order(&shape, s->limit, known, budget, lists);
+    return search_order(&shape, s->limit, s->u->fixed ? s->limit + s->p : NULL, known, budget, lists);
 }
 
 /* ---- moves ---- */
@@ -498,24 +520,65 @@ static void try_from(Share *s, Partition *out, Partition *trial, Favourites *kno
     }
 }
 
-/* Orders the partition with all rules, and writes the lists. */
-static void finish(Share *s, Partition *out)
+/* Bytes that rank r's list takes, with as many slots of each lifetime as it needs at most, those of messages that
+ * arrive early included. */
+static double bytes_of(const Share *s, const Partition *out, const ScheduleSet *set, int r)
 {
-    size_t p = (size_t)s->p, most = 3 * (size_t)out->v * (size_t)s->u->shape.m;
-    Favourites all = {0};
-    out->list = xcalloc(p, sizeof *out->list);
-    out->all = xcalloc(p * most, sizeof *out->all);
-    for (size_t r = 0; r < p; r++)
-        out->list[r].list = out->all + r * most;
-    ordered(s, out, &all, REFINE, out->list);
+    double slot[SLOT_KINDS], bytes = beside_slots(s, out, r, slot);
+    int *units = xcalloc((size_t)out->v, sizeof *units);
+    for (int c = 0; c < out->v; c++)
+        units[c] = 1;
+    Schedule list;
+    schedule_open(&list, set, r, &(Expand){.units = units});
+    for (int k = 0; k < SLOT_KINDS; k++)
+        bytes += slot[k] * list.slots[k];
+    schedule_close(&list);
+    free(units);
+    return bytes;
+}
+
+/* Lowers and times the lists of a partition. Returns 0, and leaves more free, where a rank needs more than it
+ * has. */
+static int settles(Share *s, Partition *out)
+{
     ScheduleSet set;
     Simulation sim;
     PipeShape shape = partition_shape(s->u, out, s->cost);
+    int over = 0;
     schedules_open(&set, &shape);
+    for (int r = 0; r < s->p && s->u->fixed; r++) {
+        double more = bytes_of(s, out, &set, r) - s->u->room;
+        if (more <= 0)
+            continue;
+        s->less[r] += more;
+        over = 1;
+    }
     simulate(&set, &sim, 0);
     out->makespan = sim.makespan;              /* the search rounds times to ticks */
     simulation_close(&sim);
     schedules_close(&set);
+    return !over;
+}
+
+/* Orders the partition with all rules and writes the lists, with more left free until they fit. */
+static void finish(Share *s, Partition *out)
+{
+    size_t p = (size_t)s->p, most = 3 * (size_t)out->v * (size_t)s->u->shape.m;
+    int fits = 0;
+    free(out->list);
+    free(out->all);
+    out->list = xcalloc(p, sizeof *out->list);
+    out->all = xcalloc(p * most, sizeof *out->all);
+    for (int i = 0; i < SETTLES && !fits; i++) {
+        Favourites all = {0};
+        for (size_t r = 0; r < p; r++)
+            out->list[r] = (InstrList){0, out->all + r * most};
+        if (isinf(ordered(s, out, &all, REFINE, out->list)))
+            break;
+        fits = settles(s, out);
+    }
+    if (!fits)
+        out->makespan = INFINITY;
 }
 
 void partition_search(Partition *out, const Units *u, int v, int vee, int most)
@@ -539,6 +602,8 @@ void partition_search(Partition *out, const Units *u, int v, int vee, int most)
         try_from(&s, out, &trial, &others, out->tried + most / 4);
         known = out->makespan < before ? others : known;
     }
+    if (isfinite(out->makespan))
+        finish(&s, out);
     while (isfinite(out->makespan) && out->makespan > out->bound * (1 + 1e-4) && out->tried < most) {
         int before = out->tried;
         memcpy(trial.first, out->first, bytes);

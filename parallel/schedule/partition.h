@@ -18,6 +18,8 @@ typedef struct {
     const double *cost[3];     /* [n] time of F, D, W of each unit */
     const double *fixed;       /* [n] bytes that a unit takes the whole step; NULL: memory is not bounded */
     const double *held;        /* [n] bytes that a microbatch takes from its F to its W */
+    const double *arrived;     /* [n] of these, bytes that are there from the arrival of the input, to D; NULL: 0 */
+    const double *pending;     /* [n] bytes from the arrival of the gradient to W; NULL: 0 */
     const double *scratch;     /* [n] bytes while it computes: of a rank, the most of its units */
     double room;               /* bytes of a rank */
     PipeShape shape;           /* p, m, limit, hop, weight_share; the rest is not read */

@@ -42,7 +42,9 @@ typedef struct {
     int64_t *cost[3];              /* [n] ticks of F, D, W */
     int64_t *hop[2];               /* [n] ticks of the message after F, after D; 0: it stays on its rank */
     double *quota;                 /* [p] the part of `limit` that chunk 0 needs, by the times that it is held */
-    double *limit, share;          /* [p] stages' microbatches that a rank may hold; as in PipeShape */
+    double *limit, *share;         /* [p] stages' microbatches that a rank may hold; what W frees of one, D the
+                                    * rest */
+    int early;                     /* bool: one is held from the arrival of its input on, else from F on */
     uint8_t *best, *trial;         /* [p][3vm] strings: chunk * 3 + 0 F, 1 D, 2 W; counting gives the microbatch */
     Score score, least;            /* of `best`; a bound that no order can beat */
     Score last;                    /* of the rule played last */
@@ -110,6 +112,9 @@ static void reset(Search *s)
     s->budget -= 3 * (int64_t)all;
 }
 
+/* Whether a microbatch of stage i is held from the arrival of its input on. */
+static int arrives(const Search *s, int i) { return s->early && i && s->rank[i - 1] != s->rank[i]; }
+
 /* Runs the next `op` of stage i at time t. Its result is there when it ends, on another rank a message later.
  * Returns the stage that gets the result; -1: none. */
 static int run(Search *s, int i, int op, int64_t t)
@@ -119,7 +124,12 @@ static int run(Search *s, int i, int op, int64_t t)
     if (!s->begun[r]++)
         s->began[r] = t;
     s->returned[r] += op == 1;
-    s->held[r] += op == 0 ? 1 : op == 1 ? s->share - 1 : -s->share;
+    if (op)
+        s->held[r] -= op == 1 ? 1 - s->share[r] : s->share[r];
+    else
+        s->held[r] += !arrives(s, i);
+    if (op == 0 && i + 1 < s->n)
+        s->held[s->rank[i + 1]] += arrives(s, i + 1);
     if (op == 0 && i + 1 < s->n)
         s->ready[0][(size_t)(to = i + 1) * (size_t)s->m + (size_t)mb] = end + s->hop[0][i];
     else if (op == 0)
@@ -168,10 +178,12 @@ static int64_t when(const Search *s, const Greed *rule, int r, int what, int *fu
     const int *n = s->done[i];
     if (n[op] == (op ? n[0] : s->m) || (what == 0 && !within(s, rule, r)))
         return NEVER;
-    if (op == 0 && !has_room(s, r, s->v - c)) {
+    if (op == 0 && !arrives(s, i) && !has_room(s, r, s->v - c)) {
         *full = 1;
         return NEVER;
     }
+    if (op == 0 && i + 1 < s->n && arrives(s, i + 1) && !has_room(s, s->rank[i + 1], s->v - (i + 1) / s->p))
+        return NEVER;
     int64_t known = s->ready[op][(size_t)i * (size_t)s->m + (size_t)n[op]];
     return known < 0 ? NEVER : known;
 }
@@ -239,6 +251,9 @@ static int play(Search *s, const Greed *rule)
             push(s, s->at[r], r);
             if (to >= 0 && s->at[s->rank[to]] <= t)
                 push(s, s->at[r] + s->hop[op][i], s->rank[to]);
+            for (int c = 0; c < s->v && op && s->early; c++)       /* there is room for what these send */
+                if (s->stage[r * s->v + c])
+                    push(s, s->at[r], s->rank[s->stage[r * s->v + c] - 1]);
         } else if (again != NEVER) {
             push(s, again, r);
         }
@@ -577,7 +592,7 @@ static void search(Search *s, Favourites *known, int64_t budget)
     s->budget = known ? INT64_MAX : budget;            /* all that are known are played */
     s->score = (Score){NEVER, NEVER};
     s->least = least_of(s);
-    if (s->v == 1)
+    if (s->v == 1 && !s->early)
         try_known(s);
     int best = try_grid(s, known);
     BUG_ON(s->score.makespan == NEVER);
@@ -585,7 +600,7 @@ static void search(Search *s, Favourites *known, int64_t budget)
         s->budget = budget;
     if (best >= 0 && rule_of(s, best, &rule))
         climb(s, &rule);
-    while (goes_on(s) && mend(s))
+    while (!s->early && goes_on(s) && mend(s))             /* a replay does not know when inputs arrive */
         ;
     free(rule.first);
 }
@@ -644,18 +659,21 @@ static void write_lists(const Search *s, InstrList *out)
         }
 }
 
-static void search_open(Search *s, const PipeShape *shape, const double *limit)
+static void search_open(Search *s, const PipeShape *shape, const double *limit, const double *share)
 {
     size_t p = (size_t)shape->p, m = (size_t)shape->m, n = p * (size_t)shape->v;
     double longest = 0;
-    *s = (Search){.p = shape->p, .v = shape->v, .m = shape->m, .n = (int)n, .share = shape->weight_share,
-                  .score = {NEVER, NEVER}};
-    BUG_ON(s->share < 0 || s->share > 1 || s->v > STRING_CHUNKS);
+    *s = (Search){.p = shape->p, .v = shape->v, .m = shape->m, .n = (int)n, .score = {NEVER, NEVER}};
+    BUG_ON(shape->weight_share < 0 || shape->weight_share > 1 || s->v > STRING_CHUNKS);
     for (int k = 0; k < 4; k++)
         for (size_t i = 0; i < n; i++)
             longest = fmax(longest, cost_of(shape, k, (int)i));
     s->scale = longest > 0 ? TICKS / longest : 0;
-    s->limit = xcalloc(2 * p, sizeof *s->limit);
+    s->limit = xcalloc(3 * p, sizeof *s->limit);
+    s->share = s->limit + 2 * p;
+    for (size_t r = 0; r < p; r++)
+        s->share[r] = share ? share[r] : shape->weight_share;
+    s->early = share != NULL;
     s->quota = s->limit + p;
     memcpy(s->limit, limit, p * sizeof *limit);
     s->rank = xcalloc(2 * n, sizeof *s->rank);
@@ -692,13 +710,14 @@ static void search_open(Search *s, const PipeShape *shape, const double *limit)
     s->place = xcalloc(3 * n * m, sizeof *s->place);
 }
 
-double search_order(const PipeShape *shape, const double *limit, Favourites *known, int64_t budget, InstrList *out)
+double search_order(const PipeShape *shape, const double *limit, const double *share, Favourites *known,
+                    int64_t budget, InstrList *out)
 {
     Search s;
     for (int r = 0; r < shape->p; r++)
         if (limit[r] < shape->v)
             return INFINITY;
-    search_open(&s, shape, limit);
+    search_open(&s, shape, limit, share);
     search(&s, known, budget);
     double makespan = s.scale > 0 ? (double)s.score.makespan / s.scale : 0;
     if (out)
@@ -712,6 +731,6 @@ void generate_zb_auto(const PipeShape *shape, InstrList *out)
     double *limit = xcalloc((size_t)shape->p, sizeof *limit);
     for (int r = 0; r < shape->p; r++)
         limit[r] = shape->limit ? shape->limit : shape->p;
-    BUG_ON(isinf(search_order(shape, limit, NULL, BUDGET, out)));
+    BUG_ON(isinf(search_order(shape, limit, NULL, NULL, BUDGET, out)));
     free(limit);
 }

@@ -11,9 +11,12 @@ typedef struct { int n, rule[RULES_KEPT]; } Favourites;
 
 /* Searches an order; returns its makespan, in the unit of the costs. INFINITY: a rank cannot hold one
  * microbatch of each of its stages.
- *   limit   in      [p] microbatches of a stage that a rank may hold, between F and W as weight_share says
+ *   limit   in      [p] microbatches of a stage that a rank may hold
+ *   share   in      [p] of one, what W frees; D frees the rest, and it is held from the arrival of its input on.
+ *                   NULL: as weight_share says, from F on
  *   known   in out  has rules: only these are played; none: all are, and the best are written. NULL: all
  *   budget  in      instructions that may be played beside `known`
  *   out     out     [p] compute of every rank, as of schedule_generate; NULL: not wanted */
-double search_order(const PipeShape *s, const double *limit, Favourites *known, int64_t budget, InstrList *out);
+double search_order(const PipeShape *s, const double *limit, const double *share, Favourites *known,
+                    int64_t budget, InstrList *out);
 #endif

@@ -23,7 +23,7 @@ enum { CLEARED = sizeof cleared / sizeof *cleared };
 /* Units of the model in one way to recompute. */
 typedef struct {
     Units u;
-    double *all;               /* [6][n] memory of u's arrays */
+    double *all;               /* [8][n] memory of u's arrays */
 } Timed;
 
 /* ---- configurations ---- */
@@ -51,24 +51,18 @@ static const Config *changed(Check *k, const JointAsk *ask, Recompute how, int n
     return k->n + k->dropped ? NULL : k->cfg;
 }
 
-/* Predicts a pipeline in which each unit has a rank of its own.
- *   m  in  microbatches; 0: those of the configuration
- * Returns 0 if that is not legal. */
-static int predict_units(Prediction *out, const JointAsk *ask, const Config *c, Recompute how,
-                         const char *schedule, int m, Check *k)
+/* Predicts a pipeline in which each unit has a rank of its own, with split backwards. Returns 0 if that is not
+ * legal. */
+static int predict_units(Prediction *out, const JointAsk *ask, const Config *c, Recompute how, Check *k)
 {
-    int64_t n = c->num_layers + 2, batch = m * c->micro_batch_size * c->data_parallel_size;
+    int64_t n = c->num_layers + 2;
     char *change[CHANGES];
     int at = 0;
     change[at++] = textf("pipeline_model_parallel_size=%ld", n);
     change[at++] = textf("pipeline_model_parallel_layout=E(|t)*%ld|L", c->num_layers);
-    change[at++] = textf("pipeline_schedule=%s", schedule);
+    change[at++] = text_copy("pipeline_schedule=zb-h1");
     change[at++] = text_copy("pipeline_schedule_file=null");
     change[at++] = text_copy("num_virtual_stages_per_pipeline_rank=null");
-    if (m) {
-        change[at++] = text_copy("step_batch_size_schedule=null");
-        change[at++] = textf("global_batch_size=%ld", batch);
-    }
     int world = (int)(c->world / c->pipeline_model_parallel_size * n);
     const Config *apart = changed(k, ask, how, at, change, world);
     if (apart)
@@ -88,30 +82,29 @@ static int64_t kept_bytes(const Memory *m) { return m->parameters + m->gradients
 /* Times and weighs the units; 0: this way to recompute is not legal. */
 static int timed_open(Timed *t, const JointAsk *ask, const Config *c, Recompute how, Check *k)
 {
-    Prediction split = {0}, one = {0}, two = {0};
+    Prediction split = {0};
     size_t n = (size_t)c->num_layers + 2;
     *t = (Timed){0};
-    int legal = predict_units(&split, ask, c, how, "zb-h1", 0, k) &&
-                predict_units(&one, ask, c, how, "gpipe", 1, k) &&
-                predict_units(&two, ask, c, how, "gpipe", 2, k);
-    double *x = t->all = xcalloc(6 * n, sizeof *x);
+    int legal = predict_units(&split, ask, c, how, k);
+    double *x = t->all = xcalloc(8 * n, sizeof *x);
     for (size_t i = 0; i < n && legal; i++) {
         const StageTime *s = &split.stage[i];
+        const Memory *mem = &split.memory[i];
         x[i] = s->forward.work;
         x[n + i] = s->backward_x.work;
         x[2 * n + i] = s->backward_w.work;
-        x[3 * n + i] = (double)kept_bytes(&one.memory[i]);
-        x[4 * n + i] = (double)(two.memory[i].activations - one.memory[i].activations);
-        x[5 * n + i] = (double)one.memory[i].total - x[3 * n + i] - x[4 * n + i];
+        x[3 * n + i] = (double)kept_bytes(mem);
+        x[4 * n + i] = (double)(mem->slot[SLOT_FD] + mem->slot[SLOT_FW]);
+        x[5 * n + i] = (double)(mem->total - mem->activations) - x[3 * n + i];
+        x[6 * n + i] = (double)mem->slot[SLOT_FD];
+        x[7 * n + i] = (double)mem->slot[SLOT_DW];
     }
     t->u = (Units){.n = (int)n, .cost = {x, x + n, x + 2 * n}, .fixed = x + 3 * n, .held = x + 4 * n,
-                   .scratch = x + 5 * n,
+                   .scratch = x + 5 * n, .arrived = x + 6 * n, .pending = x + 7 * n,
                    .room = machine_space(ask->m, c->world),
                    .shape = {.p = (int)c->pipeline_model_parallel_size, .m = last_m(c), .hop = split.hop,
-                             .weight_share = 1, .limit = last_m(c)}};
+                             .weight_share = 0, .limit = last_m(c)}};
     prediction_close(&split);
-    prediction_close(&one);
-    prediction_close(&two);
     if (!legal) {
         free(t->all);
         t->all = NULL;

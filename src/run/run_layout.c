@@ -135,6 +135,9 @@ static void take(Run *r, Device *dev, RunArenas *from, const char *run_dir, int 
     reference_open(r, run);
     mem->activations = slots[SLOT_FD] * (int64_t)bytes->fd + r->model.slots.nfw * (int64_t)bytes->fw +
                        slots[SLOT_DW] * (int64_t)bytes->dw + 2 * (int64_t)(bytes->window_d + bytes->window_w);
+    mem->slot[SLOT_FD] = (int64_t)bytes->fd;
+    mem->slot[SLOT_FW] = (int64_t)bytes->fw;
+    mem->slot[SLOT_DW] = (int64_t)bytes->dw;
     mem->buffers = grown(run, &before) - mem->activations;
     layout_generation(r, run, host);
     mem->activations += grown(run, &before);
