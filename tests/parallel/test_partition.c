@@ -1,6 +1,7 @@
 /* test_partition -- units shared out over a pipeline: the bound against all partitions, the found one against
  * the best */
 #include "partition.h"
+#include "base.h"
 #include "bound.h"
 #include "test.h"
 #include <math.h>
@@ -255,6 +256,61 @@ static void in_memory(void)
     partition_close(&p);
 }
 
+/* Most microbatches of rank r's list of `set`, one stage a rank, that wait for D and have their input, that wait
+ * for W, and whose gradient is there and W is not done or the result not sent. */
+static void peaks(const ScheduleSet *set, int r, int most[3])
+{
+    int now[3] = {0}, last = r == set->shape.p - 1, *sent = xcalloc((size_t)set->shape.m, sizeof *sent);
+    most[0] = most[1] = most[2] = 0;
+    for (int i = 0; i < set->rank[r].n; i++) {
+        const Instr *in = &set->rank[r].list[i];
+        now[0] += in->op == I_RA || (in->op == I_F && r == 0);
+        now[1] += in->op == I_F;
+        now[2] += in->op == I_RG || (in->op == I_D && last);
+        for (int k = 0; k < 3; k++)
+            most[k] = now[k] > most[k] ? now[k] : most[k];
+        now[0] -= in->op == I_D;
+        now[1] -= in->op == I_W;
+        if (in->op == I_W || in->op == I_SG)
+            now[2] -= ++sent[in->mb] == 1 + (r > 0);
+    }
+    free(sent);
+}
+
+/* Inputs that arrive early take as many bytes as those at work: the lists of what is found keep within a rank's
+ * room, counted here from the lowered lists. The first stages are faster, so inputs would pile up. */
+static void early_inputs(double room)
+{
+    enum { N = 10 };
+    double cost[3][N], fixed[N], held[N], scratch[N], arrived[N], pending[N], of[3 * 5];
+    Units u = {.n = N, .cost = {cost[0], cost[1], cost[2]}, .fixed = fixed, .held = held, .scratch = scratch,
+               .arrived = arrived, .pending = pending, .room = room,
+               .shape = {.p = 5, .m = 24, .limit = 24, .hop = 0.1}};
+    for (int i = 0; i < N; i++) {
+        cost[0][i] = cost[1][i] = cost[2][i] = 1 + 0.1 * i;
+        fixed[i] = 2;
+        held[i] = 5;
+        arrived[i] = 4;
+        pending[i] = 1;
+        scratch[i] = 3;
+    }
+    Partition p;
+    partition_search(&p, &u, 1, 0, 60);
+    CHECK(isfinite(p.makespan), "nothing fits into %g", room);
+    PipeShape s = partition_shape(&u, &p, of);
+    ScheduleSet set;
+    schedules_open(&set, &s);
+    for (int r = 0; r < 5; r++) {
+        int most[3], units = p.first[r + 1] - p.first[r];
+        peaks(&set, r, most);
+        double bytes = 3 + units * (2 + 4.0 * most[0] + 1.0 * most[1] + 1.0 * most[2]);
+        CHECK(bytes <= room, "rank %d: %d units, %d, %d and %d slots, %g bytes of %g", r, units, most[0], most[1],
+              most[2], bytes, room);
+    }
+    schedules_close(&set);
+    partition_close(&p);
+}
+
 int main(void)
 {
     for (int seed = 0; seed < 60; seed++)
@@ -268,5 +324,7 @@ int main(void)
     any_in_memory();
     of_three();
     in_memory();
+    for (double room = 30; room < 90; room += 10)
+        early_inputs(room);
     return test_end();
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # tests/plan/search_models.sh -- `make bench-search`: `train plan --search` for five models whose stages are unequal, each
-# beside interleaved 1F1B with equal numbers of layers and beside a bound, and measured on the clock device.
+# beside interleaved 1F1B with equal numbers of layers and beside bounds, and measured on the clock device. A sixth has
+# stages that are equal already: two layers a stage, experts in every second, a small vocabulary.
 work=${WORK:-$(mktemp -d)} TRAIN=${TRAIN:-./train}
 common='num_attention_heads: 32, num_query_groups: 8, seq_length: 4096, position_embedding_type: rope, normalization: RMSNorm,
         activation: swiglu, add_bias_linear: false, untie_embeddings_and_output_weights: true'
@@ -30,9 +31,6 @@ model() {
 
 model 'large vocabulary' 16 'num_layers: 40, hidden_size: 3584, ffn_hidden_size: 14336, vocab_size: 256000' '' \
     'micro_batch_size: 1, global_batch_size: 64' 'pipeline_model_parallel_size: 8, tensor_model_parallel_size: 2'
-model 'experts in every second layer' 64 'num_layers: 32, hidden_size: 4096, ffn_hidden_size: 14336, vocab_size: 65536' \
-    'num_moe_experts: 16, moe_router_topk: 2, moe_layer_freq: 2' 'micro_batch_size: 1, global_batch_size: 512' \
-    'pipeline_model_parallel_size: 8, expert_model_parallel_size: 8, data_parallel_sharding_strategy: optim'
 model 'three dense layers, then experts' 128 \
     'num_layers: 64, hidden_size: 4096, ffn_hidden_size: 11008, vocab_size: 129280' \
     "num_moe_experts: 64, moe_router_topk: 6, moe_ffn_hidden_size: 1408, moe_shared_expert_intermediate_size: 2816,
@@ -45,3 +43,14 @@ model 'eight dense layers, then experts in every second, large vocabulary' 64 \
     'pipeline_model_parallel_size: 8, expert_model_parallel_size: 8, data_parallel_sharding_strategy: optim'
 model 'small layers, very large head' 4 'num_layers: 24, hidden_size: 2048, ffn_hidden_size: 8192, vocab_size: 262144' '' \
     'micro_batch_size: 2, global_batch_size: 128' 'pipeline_model_parallel_size: 4'
+model 'experts in every second layer' 64 'num_layers: 32, hidden_size: 4096, ffn_hidden_size: 14336, vocab_size: 65536' \
+    'num_moe_experts: 16, moe_router_topk: 2, moe_layer_freq: 2' 'micro_batch_size: 1, global_batch_size: 512' \
+    'pipeline_model_parallel_size: 8, expert_model_parallel_size: 8, data_parallel_sharding_strategy: optim'
+
+# GLaM 8B/64E (Du et al. 2021, arXiv:2112.06905: 32 layers, experts in every second, two of 64, vocabulary 256,000, a
+# million tokens a step), with products of the same sizes in all its layers, where the paper gates the dense ones
+common='num_attention_heads: 32, seq_length: 1024, normalization: RMSNorm, activation: gelu, position_embedding_type: rope,
+        add_bias_linear: false, untie_embeddings_and_output_weights: true'
+model 'GLaM 8B/64E' 128 'num_layers: 32, hidden_size: 4096, ffn_hidden_size: 16384, vocab_size: 256000' \
+    'num_moe_experts: 64, moe_router_topk: 2, moe_layer_freq: 2' 'micro_batch_size: 1, global_batch_size: 1024' \
+    'pipeline_model_parallel_size: 8, expert_model_parallel_size: 16, data_parallel_sharding_strategy: optim'
