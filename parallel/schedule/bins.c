@@ -1,8 +1,9 @@
 /* bins -- a time that no partition of units beats, however many stages a rank has and wherever they lie
  *
- * Ranks are bins and units are what lies in them: a step takes at least the work of the fullest bin. How small
- * that can be is decided exactly: units of equal times and bytes are one kind, what is left to place is a number
- * of each kind, and the least number of bins for every such rest follows from that for smaller rests. */
+ * Ranks are bins and units are what lies in them: a step takes at least the work of the fullest bin. How
+ * small that can be is decided exactly: units of equal times and bytes are one kind, what is left to place
+ * is a number of each kind, and the least number of bins for every such rest follows from that for smaller
+ * rests. */
 #include "base.h"
 #include "partition.h"
 #include <math.h>
@@ -74,7 +75,10 @@ static int bins_open(Bins *b, const Units *u)
     return 1;
 }
 
-static int number_of(const Bins *b, int rest, int k) { return rest / b->kind[k].stride % (b->kind[k].count + 1); }
+static int number_of(const Bins *b, int rest, int k)
+{
+    return rest / b->kind[k].stride % (b->kind[k].count + 1);
+}
 
 /* Whether one rank can hold and do what `take` has within `time`. A bin holds each microbatch of each of its
  * units for a time, and never more bytes than are left. */
@@ -131,8 +135,8 @@ static int bins_needed(Bins *b, double time)
     return b->least[b->rests - 1];
 }
 
-/* The bound of all ranks together: their work and what passes before their first F, of which the k-th to begin
- * has k units or more; their bytes; one microbatch's way. */
+/* The bound of all ranks together: their work and what passes before their first F, of which the k-th to
+ * begin has k units or more; their bytes; one microbatch's way. */
 static double together(const Units *u)
 {
     double all = 0, before = 0, way = 0, fixed = 0, byte_time = 0;

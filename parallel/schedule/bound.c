@@ -47,7 +47,7 @@ static double of_rank(const Ways *w, int rank, double peak)
     double f = 0, d = 0, all = 0, longest = 0, held = 0, idle = 0, room = floor(peak * s->v + 1e-9);
     for (int c = 0; c < s->v; c++) {
         int i = pipe_stage(s, rank, c);
-        idle = fmax(idle, w->up[i] - fmin(f, room * longest));     /* till then only F of earlier chunks run */
+        idle = fmax(idle, w->up[i] - fmin(f, room * longest));     /* till then F of earlier chunks run */
         low = i < low ? i : low;
         high = i > high ? i : high;
         f += s->m * cost(w, 0, i);

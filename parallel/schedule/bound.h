@@ -13,8 +13,8 @@
  *   one microbatch's way through all stages and back;
  *   for each rank, what passes before its first F, and its whole work; or its F and D, what its last D still
  *   has to run through, and the W of stage 0;
- *   the same from the first F of any of its stages on, before which it runs F of earlier stages alone, no more
- *   than memory holds;
+ *   the same from the first F of any of its stages on, before which it runs F of earlier stages alone, and no
+ *   more than memory holds;
  *   the same from its first D on, before which it runs no more F than memory holds;
  *   its activations times the least time that each is held, over the activations that memory holds.
  *

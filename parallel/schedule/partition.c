@@ -24,7 +24,7 @@ typedef struct {
 } Share;
 
 enum { FIXED = 3, HELD = 4 };
-enum { REFINE = 20000000 };    /* instructions played to improve the order of what was found */
+enum { REFINE = 8000000 };    /* instructions played to improve the order of what was found */
 enum { SETTLES = 8 };          /* attempts to make an order fit */
 
 static double part(const Share *s, int k, int from, int to) { return s->sum[k][to] - s->sum[k][from]; }
@@ -139,7 +139,7 @@ static double pair_bound(const Share *s, int i, int k, int l, int j)
     double near = part(s, 0, i, s->n) + part(s, 1, k, s->n);       /* of [i, k) */
     double before = fmin(m * f, slots * fmax(part(s, 0, i, k), part(s, 0, l, j)));
     double start = fmax(up, s->sum[0][l] + far - before);
-    start = fmax(start, s->sum[0][l] - fmin(m, slots) * part(s, 0, i, k));     /* nothing else runs till then */
+    start = fmax(start, s->sum[0][l] - fmin(m, slots) * part(s, 0, i, k));     /* till then that alone runs */
     double ends = fmax(m * (f + d + w), m * (f + d) + s->sum[1][i] + s->sum[2][1]);
     return fmax(start + ends, up + m * (near + far + d + share * w) / slots);
 }
@@ -155,7 +155,9 @@ static size_t state(const Share *s, int r, int i, int j)
 static void take(Share *s, size_t from, size_t to, int i, int k, int l, int j, double most, int squares)
 {
     double m = s->u->shape.m, before = s->least[from], b = pair_bound(s, i, k, l, j);
-    double value = squares ? before + b * b + m * m * (pow(work(s, i, k), 2) + pow(work(s, l, j), 2)) : fmax(before, b);
+    double value = fmax(before, b);
+    if (squares)
+        value = before + b * b + m * m * (pow(work(s, i, k), 2) + pow(work(s, l, j), 2));
     if (b <= most && value < s->least[to]) {
         s->least[to] = value;
         s->from[to] = (int)(from % ((size_t)(s->n + 1) * (size_t)(s->n + 1)));
@@ -208,8 +210,8 @@ static double share_pairs(Share *s, double most, int squares, int *first)
     return best;
 }
 
-/* As share_pairs, for two stages a rank in a loop, whose second turn begins at unit `half`. Only the first and
- * the last stage must have a unit. */
+/* As share_pairs, for two stages a rank in a loop, whose second turn begins at unit `half`. Only the first
+ * and the last stage must have a unit. */
 static double share_loop(Share *s, int half, double most, int squares, int *first)
 {
     int n = s->n, p = s->p, row = n + 1;
@@ -356,8 +358,8 @@ static void shift(Partition *out, int k, int count, int by)
         out->first[k + i] += by;
 }
 
-/* Shares units out by their work, evenly over the stages, then over the ranks as evenly as moves of units from
- * stage to stage allow. A stage may be empty. */
+/* Shares units out by their work, evenly over the stages, then over the ranks as evenly as moves of units
+ * from stage to stage allow. A stage may be empty. */
 static void spread(Share *s, Partition *out)
 {
     int stages = s->p * out->v, better = 1;
@@ -400,8 +402,8 @@ PipeShape partition_shape(const Units *u, const Partition *p, double *cost)
     return shape;
 }
 
-/* What rank r takes: bytes beside its slots; of a slot of each lifetime, which is as large as its largest stage
- * needs. */
+/* What rank r takes: bytes beside its slots; of a slot of each lifetime, which is as large as its largest
+ * stage needs. */
 static double beside_slots(const Share *s, const Partition *out, int r, double slot[SLOT_KINDS])
 {
     const Units *u = s->u;
@@ -437,6 +439,43 @@ static double slots_beside(const Share *s, const Partition *out, int r, double *
     return left < 0 ? 0 : one > 0 ? fmin(slots, floor(left / one + 1e-9)) : slots;
 }
 
+/* Bytes that rank r's list takes, with as many slots of each lifetime as it needs at most, those of
+ * messages that arrive early included. */
+static double bytes_of(const Share *s, const Partition *out, const ScheduleSet *set, int r)
+{
+    double slot[SLOT_KINDS], bytes = beside_slots(s, out, r, slot);
+    int *units = xcalloc((size_t)out->v, sizeof *units);
+    for (int c = 0; c < out->v; c++)
+        units[c] = 1;
+    Schedule list;
+    schedule_open(&list, set, r, &(Expand){.units = units});
+    for (int k = 0; k < SLOT_KINDS; k++)
+        bytes += slot[k] * list.slots[k];
+    schedule_close(&list);
+    free(units);
+    return bytes;
+}
+
+/* The makespan of a V in zb-v's order; INFINITY: that does not fit. lists: as in ordered. */
+static double as_published(const Share *s, const Partition *out, PipeShape shape, InstrList *lists)
+{
+    ScheduleSet set;
+    Simulation sim;
+    int fits = 1;
+    shape.kind = SCHEDULE_ZB_V;
+    shape.weight_share = 1;                    /* so that W does not wait for ever */
+    schedules_open(&set, &shape);
+    for (int r = 0; r < s->p && s->u->fixed; r++)
+        fits &= bytes_of(s, out, &set, r) <= s->u->room;
+    simulate(&set, &sim, 0);
+    double makespan = sim.makespan;
+    simulation_close(&sim);
+    schedules_close(&set);
+    if (lists)
+        schedule_generate(&shape, lists);
+    return fits ? makespan : INFINITY;
+}
+
 /* Orders a partition's work unless its bound is no better than what there is; returns its makespan, or
  * INFINITY.
  *   budget, lists  in out  as search_order */
@@ -453,6 +492,8 @@ static double ordered(Share *s, Partition *out, Favourites *known, int64_t budge
     if (!lists && step_bound(&shape, most / out->v) >= out->makespan * (1 - 1e-9))
         return INFINITY;
     out->tried++;
+    if (out->published)
+        return as_published(s, out, shape, lists);
     return search_order(&shape, s->limit, s->u->fixed ? s->limit + s->p : NULL, known, budget, lists);
 }
 
@@ -520,23 +561,6 @@ static void try_from(Share *s, Partition *out, Partition *trial, Favourites *kno
     }
 }
 
-/* Bytes that rank r's list takes, with as many slots of each lifetime as it needs at most, those of messages that
- * arrive early included. */
-static double bytes_of(const Share *s, const Partition *out, const ScheduleSet *set, int r)
-{
-    double slot[SLOT_KINDS], bytes = beside_slots(s, out, r, slot);
-    int *units = xcalloc((size_t)out->v, sizeof *units);
-    for (int c = 0; c < out->v; c++)
-        units[c] = 1;
-    Schedule list;
-    schedule_open(&list, set, r, &(Expand){.units = units});
-    for (int k = 0; k < SLOT_KINDS; k++)
-        bytes += slot[k] * list.slots[k];
-    schedule_close(&list);
-    free(units);
-    return bytes;
-}
-
 /* Lowers and times the lists of a partition. Returns 0, and leaves more free, where a rank needs more than it
  * has. */
 static int settles(Share *s, Partition *out)
@@ -569,11 +593,11 @@ static void finish(Share *s, Partition *out)
     free(out->all);
     out->list = xcalloc(p, sizeof *out->list);
     out->all = xcalloc(p * most, sizeof *out->all);
+    Favourites best = {0};                     /* all rules once, then the best of them */
     for (int i = 0; i < SETTLES && !fits; i++) {
-        Favourites all = {0};
         for (size_t r = 0; r < p; r++)
             out->list[r] = (InstrList){0, out->all + r * most};
-        if (isinf(ordered(s, out, &all, REFINE, out->list)))
+        if (isinf(ordered(s, out, &best, REFINE, out->list)))
             break;
         fits = settles(s, out);
     }
@@ -581,13 +605,13 @@ static void finish(Share *s, Partition *out)
         out->makespan = INFINITY;
 }
 
-void partition_search(Partition *out, const Units *u, int v, int vee, int most)
+void partition_search(Partition *out, const Units *u, int v, int vee, int published, int most)
 {
     Share s;
     Favourites known = {0};
-    *out = (Partition){.v = v, .vee = vee, .makespan = INFINITY,
+    *out = (Partition){.v = v, .vee = vee, .published = published, .makespan = INFINITY,
                        .first = xcalloc((size_t)(u->shape.p * v) + 1, sizeof *out->first)};
-    BUG_ON(vee && v != 2);
+    BUG_ON((vee && v != 2) || (published && !vee));
     share_open(&s, u, v, vee, most);
     Partition trial = *out;
     size_t bytes = ((size_t)(s.p * v) + 1) * sizeof *trial.first;

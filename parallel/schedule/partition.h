@@ -1,14 +1,16 @@
 /* partition -- a model's units shared out over the ranks of a pipeline together with the order of their work.
  *
  * Units are what cannot be cut: the embedding, each layer, the head, in model order, each with times and
- * bytes of its own. A stage is a row of successive units, at least one. A rank gets one stage, or two that
- * lie in a V.
+ * bytes of its own. A stage is a row of successive units. A rank gets one stage, two that lie in a V, or
+ * several in a loop, where a stage may be empty.
  *
  * With one stage a rank there is a time for every stage that no order of the step can beat (bound.h), which
  * depends on where the stage begins and ends, and on the first stage. So the least of all partitions' bounds
- * is found exactly. In a V it is found likewise, with times of the ranks that depend on where their two
- * stages begin and end. The search begins at the partition that has the least bound, and moves units between
- * neighbours as long as the order of the moved partition is shorter. */
+ * is found exactly. With two it is found likewise, with times of the ranks that depend on where their two
+ * stages begin and end. The search begins at the partition that has the least bound and, with several stages
+ * a rank, at one whose ranks have work as equal as moves make it. It moves units between stages as long as
+ * the order of the moved partition is shorter (search.h), then begins again at the best, with some units
+ * moved at random. */
 #ifndef PARTITION_H
 #define PARTITION_H
 #include "schedule.h"
@@ -17,8 +19,8 @@ typedef struct {
     int n;                     /* units, at least as many as stages */
     const double *cost[3];     /* [n] time of F, D, W of each unit */
     const double *fixed;       /* [n] bytes that a unit takes the whole step; NULL: memory is not bounded */
-    const double *held;        /* [n] bytes that a microbatch takes from its F to its W */
-    const double *arrived;     /* [n] of these, bytes that are there from the arrival of the input, to D; NULL: 0 */
+    const double *held;        /* [n] bytes that a microbatch takes: `arrived`, and from its F to its W */
+    const double *arrived;     /* [n] of these, bytes from the arrival of the input to D; NULL: 0 */
     const double *pending;     /* [n] bytes from the arrival of the gradient to W; NULL: 0 */
     const double *scratch;     /* [n] bytes while it computes: of a rank, the most of its units */
     double room;               /* bytes of a rank */
@@ -27,11 +29,12 @@ typedef struct {
 
 typedef struct {
     int v, vee;                /* stages of a rank; bool, they lie in a V, else in a loop */
+    int published;             /* bool: in the orders of zb-v, else in those of search.h */
     int *first;                /* [p * v + 1] first unit of each stage; n. In a loop a stage may be empty */
     double makespan;           /* of the order of these stages; INFINITY: nothing was found that fits */
     InstrList *list;           /* [p] that order: compute of every rank */
     Instr *all;                /* memory of the lists */
-    double bound;              /* of partition_bound, for this placement; of more stages that of units_bound */
+    double bound;              /* of partition_bound, for this placement; for more stages of units_bound */
     int tried;                 /* partitions that were ordered */
 } Partition;
 
@@ -45,9 +48,9 @@ double partition_bound(const Units *u, int v, int vee);
 double units_bound(const Units *u);
 
 /* Finds a partition. Counts its work and does not time it: equal units give equal partitions. Allocates.
- *   v, vee  in  stages of a rank; bool: in a V (2), else in a loop
- *   most    in  partitions that may be ordered */
-void partition_search(Partition *out, const Units *u, int v, int vee, int most);
+ *   v, vee, published  in  as in Partition; published: with a V alone
+ *   most               in  partitions that may be ordered */
+void partition_search(Partition *out, const Units *u, int v, int vee, int published, int most);
 void partition_close(Partition *p);
 
 /* The shape of a partition, with the costs of its stages in cost [3 * p * v]: F, D, W of each. Its lists are

@@ -1,15 +1,15 @@
-/* search -- orders F, D and W of every rank by search, for any costs, stages and bounds on memory (Qi et al.
- * 2023, arXiv:2401.10241, sec 3: the heuristics behind ZB-1p and ZB-2p, for stages placed in any way).
+/* search -- orders F, D and W of every rank by search, for any costs, stages and bounds on memory (Qi et
+ * al. 2023, arXiv:2401.10241, sec 3: the heuristics behind ZB-1p and ZB-2p, for stages placed in any way).
  *
- * A rule plays the ranks forward in time: of the F and D that can run the first in the rule's order of chunks,
- * while memory and the rule's bounds allow F; W where the rank would otherwise wait for longer than the rule
- * allows, or where F has no room. With one stage a rank rules differ in how many microbatches a rank may have
- * between F and D, before its first D and later; in how long a rank waits for D or F before it does W; and in
- * how long F may delay D. With several they differ in the order of F and D of the chunks too, and the bound is
- * for chunk 0, a share of what its rank can hold. The orders of 1F1B, ZB-H1 and ZB-H2 (one stage a rank) and
- * all rules of a grid are played. The best is improved by changing its bounds rank by rank, then by exchanging
- * neighbours on the critical path. The shortest step wins, among equals the one with the shortest rank
- * (Simulation.step_rate, then rate).
+ * A rule plays the ranks forward in time: of the F and D that can run the first in the rule's order of
+ * chunks, while memory and the rule's bounds allow F; W where the rank would otherwise wait for longer
+ * than the rule allows, or where F has no room. With one stage a rank rules differ in how many
+ * microbatches a rank may have between F and D, before its first D and later; in how long a rank waits for
+ * D or F before it does W; and in how long F may delay D. With several they differ in the order of F and D
+ * of the chunks too, and the bound is for chunk 0, a share of what its rank can hold. The orders of 1F1B,
+ * ZB-H1 and ZB-H2 (one stage a rank) and all rules of a grid are played. The best is improved by changing
+ * its bounds rank by rank, then by exchanging neighbours on the critical path. The shortest step wins,
+ * among equals the one with the shortest rank (Simulation.step_rate, then rate).
  *
  * Time is whole ticks, nothing is random, work is counted, not timed: equal shapes give equal lists. */
 #include "search.h"
@@ -28,8 +28,8 @@ typedef struct { int64_t makespan, span; } Score;
 
 /* A rule. */
 typedef struct {
-    int *first, *later;            /* [p] most microbatches of chunk 0 between F and D: before the rank's first
-                                    * D; after it */
+    int *first, *later;            /* [p] most microbatches of chunk 0 between F and D: before the first D of
+                                    * the rank; after it */
     double patience;               /* a rank idles rather than do W for less than this share of W's time */
     double delay;                  /* F may delay D by this share of F's time */
     int hungry;                    /* bool: W goes first while F has no room */
@@ -41,11 +41,11 @@ typedef struct {
     int *rank, *stage;             /* [n] rank of a stage; stage at rank * v + chunk */
     int64_t *cost[3];              /* [n] ticks of F, D, W */
     int64_t *hop[2];               /* [n] ticks of the message after F, after D; 0: it stays on its rank */
-    double *quota;                 /* [p] the part of `limit` that chunk 0 needs, by the times that it is held */
-    double *limit, *share;         /* [p] stages' microbatches that a rank may hold; what W frees of one, D the
-                                    * rest */
+    double *quota;                 /* [p] the part of `limit` that chunk 0 needs, by the times it is held */
+    double *limit, *share;         /* [p] stages' microbatches that a rank may hold; what W frees of one, D
+                                    * the rest */
     int early;                     /* bool: one is held from the arrival of its input on, else from F on */
-    uint8_t *best, *trial;         /* [p][3vm] strings: chunk * 3 + 0 F, 1 D, 2 W; counting gives the microbatch */
+    uint8_t *best, *trial;         /* [p][3vm] strings: 3 * chunk + 0 F, 1 D, 2 W; microbatches by count */
     Score score, least;            /* of `best`; a bound that no order can beat */
     Score last;                    /* of the rule played last */
     int64_t *ready[2];             /* [n*m] when the input of F, of D is there; -1: not known yet */
@@ -53,7 +53,7 @@ typedef struct {
     int (*done)[3];                /* [n] F, D, W so far */
     int *begun, *returned;         /* [p] instructions, D so far */
     double *held;                  /* [p] microbatches of stages held, counted as in Simulation.peak */
-    int64_t *start, *was;          /* [p][3vm] start times: of the last replay; of the string being improved */
+    int64_t *start, *was;          /* [p][3vm] start times: of the last replay; of the string in work */
     int *place;                    /* [3][n][m] index of each F, D, W in the string being improved */
     uint64_t *heap;                /* [events] when a rank looks again: time, then rank */
     int events, room;              /* in the heap; that it has room for */
@@ -67,7 +67,10 @@ enum { BUDGET = 4000000, RULES_LEAST = 10 };
 
 /* Instructions of a rank; its part of a string. */
 static int length(const Search *s) { return 3 * s->v * s->m; }
-static uint8_t *string_of(const Search *s, uint8_t *all, int r) { return all + (size_t)r * (size_t)length(s); }
+static uint8_t *string_of(const Search *s, uint8_t *all, int r)
+{
+    return all + (size_t)r * (size_t)length(s);
+}
 
 /* ---- events ---- */
 
@@ -169,8 +172,8 @@ static int within(const Search *s, const Greed *rule, int r)
     return n[0] - n[1] < (s->returned[r] ? rule->later : rule->first)[r];
 }
 
-/* When the F or D `what` of rank r may run; NEVER: not before the rank is fed. F of a chunk leaves room for one
- * microbatch of each later chunk, so that what has begun can end.
+/* When the F or D `what` of rank r may run; NEVER: not before the rank is fed. F of a chunk leaves room for
+ * one microbatch of each later chunk, so that what has begun can end.
  *   full  out  bool, set where F waits for room alone */
 static int64_t when(const Search *s, const Greed *rule, int r, int what, int *full)
 {
@@ -223,7 +226,8 @@ static int decide(const Search *s, const Greed *rule, int r, int64_t t, int64_t 
         if (found % 3 || d == NEVER || (double)(t + f - d) <= rule->delay * (double)f)
             return found;
     }
-    if (w >= 0 && (next == NEVER || full || (double)(next - t) >= rule->patience * (double)s->cost[2][stage[w]]))
+    if (w >= 0 && (next == NEVER || full ||
+                   (double)(next - t) >= rule->patience * (double)s->cost[2][stage[w]]))
         return 3 * w + 2;
     return -1;
 }
@@ -346,8 +350,8 @@ static void try_known(Search *s)
     }
 }
 
-/* Kinds of bounds on the microbatches between F and D, one stage a rank. H1, H2: as ZB-H1 and ZB-H2. DOWN, UP:
- * as many F as fit before the input of the first D can be there, rounded down and up. ALL: m. */
+/* Kinds of bounds on the microbatches between F and D, one stage a rank. H1, H2: as ZB-H1 and ZB-H2. DOWN,
+ * UP: as many F as fit before the input of the first D can be there, rounded down and up. ALL: m. */
 enum { H1, H2, DOWN, UP, ALL };
 
 static int bound_of(const Search *s, int r, int kind)
@@ -420,8 +424,9 @@ static int rule_of_many(const Search *s, int index, Greed *rule)
     if (rest >= SHARES * WAITS * 2)
         return 0;
     for (int r = 0; r < s->p; r++) {
-        double bound = share[rest % SHARES] > 0 ? fmax(1, floor(share[rest % SHARES] * s->quota[r] + 0.5)) : s->m;
-        rule->first[r] = rule->later[r] = (int)fmin(bound, s->m);
+        double bound = floor(share[rest % SHARES] * s->quota[r] + 0.5);
+        bound = share[rest % SHARES] > 0 ? fmin(fmax(1, bound), s->m) : s->m;
+        rule->first[r] = rule->later[r] = (int)bound;
     }
     rule->patience = patience[rest / SHARES % WAITS];
     rule->delay = 1;
@@ -621,7 +626,8 @@ static void set_quotas(Search *s)
         double own = (double)(s->cost[0][i] + s->cost[1][i]);
         all[s->rank[i]] += held + own;
         if (i < s->p)
-            s->quota[s->rank[i]] = all[s->rank[i]] > 0 ? s->limit[s->rank[i]] * (held + own) / all[s->rank[i]] : 0;
+            s->quota[s->rank[i]] =
+                all[s->rank[i]] > 0 ? s->limit[s->rank[i]] * (held + own) / all[s->rank[i]] : 0;
         held += own + (i ? (double)(s->hop[1][i] + s->hop[0][i - 1]) : 0);
     }
     free(all);

@@ -1,5 +1,5 @@
-/* search -- orders of F, D and W for stages placed in any way, within what each rank can hold. Private to this
- * room: zb-auto is written by it, and partition.h asks how long a step of its stages takes. */
+/* search -- orders of F, D and W for stages placed in any way, within what each rank can hold. Private to
+ * this room: zb-auto is written by it, and partition.h asks how long a step of its stages takes. */
 #ifndef SEARCH_H
 #define SEARCH_H
 #include "schedule.h"
@@ -12,8 +12,8 @@ typedef struct { int n, rule[RULES_KEPT]; } Favourites;
 /* Searches an order; returns its makespan, in the unit of the costs. INFINITY: a rank cannot hold one
  * microbatch of each of its stages.
  *   limit   in      [p] microbatches of a stage that a rank may hold
- *   share   in      [p] of one, what W frees; D frees the rest, and it is held from the arrival of its input on.
- *                   NULL: as weight_share says, from F on
+ *   share   in      [p] of one, what W frees; D frees the rest, and it is held from the arrival of its
+ *                   input on. NULL: as weight_share says, from F on
  *   known   in out  has rules: only these are played; none: all are, and the best are written. NULL: all
  *   budget  in      instructions that may be played beside `known`
  *   out     out     [p] compute of every rank, as of schedule_generate; NULL: not wanted */

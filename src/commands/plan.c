@@ -409,17 +409,18 @@ static json_t *search_json(const Joint *j, const char *keys, const char *clock)
 {
     return json_pack("{s:s s:s s:s s:s s:o s:o s:o s:i s:o s:o}", "placement", placement_name(j),
                      "layout", j->layout, "keys", keys, "clock", clock, "pipeline_ms",
-                     json_number(1e3 * j->best.makespan), "lower_bound_ms", json_number(1e3 * j->bound), "placement_bound_ms",
-                     json_number(1e3 * joint_placed(j)), "ordered", j->tried, "planned", planned_json(&j->winner), "equal_layers",
-                     planned_json(&j->even));
+                     json_number(1e3 * j->best.makespan), "lower_bound_ms", json_number(1e3 * j->bound),
+                     "placement_bound_ms", json_number(1e3 * joint_placed(j)), "ordered", j->tried, "planned",
+                     planned_json(&j->winner), "equal_layers", planned_json(&j->even));
 }
 
 static void print_search(const Joint *j, const char *keys, const char *clock)
 {
     const Planned *w = &j->winner, *e = &j->even;
-    printf("found      %s, recomputing %s: %s\n", placement_name(j), layout_recompute[w->recompute], j->layout);
-    printf("pipeline   %.2f ms of a step; no order of any partition that fits takes less than %.2f with %s: %.2f "
-           "%% more; than %.2f with any number of stages anywhere: %.2f %%\n", 1e3 * j->best.makespan,
+    printf("found      %s, recomputing %s: %s\n", placement_name(j), layout_recompute[w->recompute],
+           j->layout);
+    printf("pipeline   %.2f ms of a step; no order of any partition that fits takes less than %.2f with %s: "
+           "%.2f %% more; than %.2f with any number of stages anywhere: %.2f %%\n", 1e3 * j->best.makespan,
            1e3 * joint_placed(j), placement_name(j), 100 * (j->best.makespan / joint_placed(j) - 1),
            1e3 * j->bound, 100 * (j->best.makespan / j->bound - 1));
     printf("step       %.2f ms, %.1f MB on the fullest rank; %d partitions ordered\n", 1e3 * w->step,

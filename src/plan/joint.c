@@ -8,9 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ORDERS_MOST = 1000, ORDERS_LEAST = 40 };    /* partitions ordered in one placement of stages */
-enum { ORDERED = 3000000 };    /* microbatches of stages in them; so many take seconds */
-enum { CHANGES = 20, ATTEMPTS = 6, EVEN_MOST = 16 };
+/* Partitions ordered in one placement of stages; fewer by SLOWER in zb-v's orders, which take longer, and with
+ * three stages a rank. */
+enum { ORDERS_MOST = 1000, ORDERS_LEAST = 40, SLOWER = 8 };
+enum { ORDERED = 1500000 };    /* microbatches of stages in them; so many take seconds */
+enum { CHANGES = 20, ATTEMPTS = 3, EVEN_MOST = 16 };
 
 /* What the searched keys are set to first, so that none of the configuration's is left. */
 static const char *const cleared[] = {
@@ -51,8 +53,8 @@ static const Config *changed(Check *k, const JointAsk *ask, Recompute how, int n
     return k->n + k->dropped ? NULL : k->cfg;
 }
 
-/* Predicts a pipeline in which each unit has a rank of its own, with split backwards. Returns 0 if that is not
- * legal. */
+/* Predicts a pipeline in which each unit has a rank of its own, with split backwards. Returns 0 if that is
+ * not legal. */
 static int predict_units(Prediction *out, const JointAsk *ask, const Config *c, Recompute how, Check *k)
 {
     int64_t n = c->num_layers + 2;
@@ -112,60 +114,6 @@ static int timed_open(Timed *t, const JointAsk *ask, const Config *c, Recompute 
     return legal;
 }
 
-/* ---- the search ---- */
-
-/* Placements of stages: of a rank; bool, in a V. With three a rank only where fewer leave a gap. */
-static const struct { int v, vee; } placement[PLACEMENTS] = {{1, 0}, {2, 1}, {2, 0}, {3, 0}};
-static const double gap = 0.02;
-
-static int possible(const Units *u, int place)
-{
-    int v = placement[place].v;
-    return v == 1 || placement[place].vee ? u->n >= v * u->shape.p : u->shape.p > 1;
-}
-
-/* Searches one placement; keeps what is better than `j->best`. */
-static void try_placement(Joint *j, const Timed *t, Recompute how, int place)
-{
-    Partition found;
-    int v = placement[place].v, orders = ORDERED / (t->u.shape.p * t->u.shape.m * v);
-    orders = orders < ORDERS_LEAST ? ORDERS_LEAST : orders > ORDERS_MOST ? ORDERS_MOST : orders;
-    partition_search(&found, &t->u, v, placement[place].vee, orders);
-    j->tried += found.tried;
-    if (found.makespan >= j->best.makespan) {
-        partition_close(&found);
-        return;
-    }
-    partition_close(&j->best);
-    j->best = found;
-    j->winner.recompute = how;
-    j->winner.v = v;
-}
-
-static void try_recompute(Joint *j, const Timed *t, Recompute how)
-{
-    double any = units_bound(&t->u);
-    j->bound = fmin(j->bound, any);
-    for (int i = 0; i < PLACEMENTS; i++) {
-        double here = any;
-        if (!possible(&t->u, i))
-            continue;
-        if (placement[i].v <= 2)
-            here = partition_bound(&t->u, placement[i].v, placement[i].vee);
-        j->placed[i] = fmin(j->placed[i], here);
-        if (here < j->best.makespan * (1 - (placement[i].v > 2 ? gap : 1e-4)))
-            try_placement(j, t, how, i);
-    }
-}
-
-double joint_placed(const Joint *j)
-{
-    int i = 0;
-    while (placement[i].v != j->best.v || placement[i].vee != j->best.vee)
-        i++;
-    return j->placed[i];
-}
-
 /* ---- what comes out ---- */
 
 static void write_lists(const Joint *j, const JointAsk *ask)
@@ -219,6 +167,94 @@ static void plan_winner(Joint *j, const JointAsk *ask)
         return;
     check_print(&k, stderr);
     die(EXIT_CONFIG, "search", "what --search found breaks the rules above; change: what they name");
+}
+
+/* ---- the search ---- */
+
+/* Placements of stages: of a rank; bool, in a V; bool, in the orders of zb-v. Three a rank only where fewer
+ * leave a gap, and so zb-v's orders. */
+static const struct { int v, vee, published; } placement[PLACEMENTS] = {
+    {1, 0, 0}, {2, 1, 0}, {2, 0, 0}, {2, 1, 1}, {3, 0, 0}};
+static const double gap = 0.02;
+
+static int possible(const Units *u, int place)
+{
+    int v = placement[place].v;
+    return v == 1 || placement[place].vee ? u->n >= v * u->shape.p : u->shape.p > 1;
+}
+
+/* Takes a partition as the winner if it fits and its step, planned with its lists, is shorter. Closes the one
+ * that loses. Returns the bytes that its fullest rank lacks, 0 or less where it fits. */
+static double offer(Joint *j, const JointAsk *ask, const Units *u, Recompute how, Partition *found)
+{
+    Joint other = {.best = *found, .winner = {.recompute = how}};
+    void *mark = keep_mark();
+    other.cost = xcalloc(3 * (size_t)(u->shape.p * found->v), sizeof *other.cost);
+    other.shape = partition_shape(u, found, other.cost);
+    plan_winner(&other, ask);
+    keep_release(mark);
+    int wins = machine_fits(ask->m, ask->world, other.winner.memory) &&
+               (!j->winner.step || other.winner.step < j->winner.step);
+    Joint before = *j;
+    double lacks = (double)other.winner.memory - machine_space(ask->m, ask->world);
+    if (wins) {
+        j->best = other.best;
+        j->shape = other.shape;
+        j->cost = other.cost;
+        j->winner = other.winner;
+        j->layout = other.layout;
+    }
+    joint_close(wins ? &before : &other);
+    *found = (Partition){0};
+    return lacks;
+}
+
+/* Searches one placement, with more bytes left free where the planner finds that a rank lacks some. */
+static void try_placement(Joint *j, const JointAsk *ask, const Timed *t, Recompute how, int place)
+{
+    int v = placement[place].v, orders = ORDERED / (t->u.shape.p * t->u.shape.m * v);
+    orders = orders < ORDERS_LEAST ? ORDERS_LEAST : orders > ORDERS_MOST ? ORDERS_MOST : orders;
+    if (placement[place].published || v > 2)
+        orders = orders / SLOWER < ORDERS_LEAST ? ORDERS_LEAST : orders / SLOWER;
+    Units u = t->u;
+    for (int i = 0; i < ATTEMPTS; i++) {
+        Partition found;
+        partition_search(&found, &u, v, placement[place].vee, placement[place].published, orders);
+        j->tried += found.tried;
+        if (isinf(found.makespan) || (j->winner.step && found.makespan >= j->winner.step)) {
+            partition_close(&found);
+            return;
+        }
+        double lacks = offer(j, ask, &u, how, &found);
+        if (lacks <= 0)
+            return;
+        u.room -= lacks;
+    }
+}
+
+static void try_recompute(Joint *j, const JointAsk *ask, const Timed *t, Recompute how)
+{
+    double any = units_bound(&t->u);
+    j->bound = fmin(j->bound, any);
+    for (int i = 0; i < PLACEMENTS; i++) {
+        double here = any;
+        if (!possible(&t->u, i))
+            continue;
+        if (placement[i].v <= 2)
+            here = partition_bound(&t->u, placement[i].v, placement[i].vee);
+        j->placed[i] = fmin(j->placed[i], here);
+        double step = j->winner.step ? j->winner.step : INFINITY;
+        if (here < step * (1 - (placement[i].v > 2 || placement[i].published ? gap : 1e-4)))
+            try_placement(j, ask, t, how, i);
+    }
+}
+
+double joint_placed(const Joint *j)
+{
+    int i = 0;
+    while (placement[i].v != j->best.v || placement[i].vee != j->best.vee)
+        i++;
+    return j->placed[i];
 }
 
 /* Plans interleaved 1F1B with equal numbers of layers, or 1F1B, in one way to recompute. */
@@ -281,31 +317,10 @@ static int may(const JointAsk *ask, const Config *c, Recompute how)
     return 1;
 }
 
-/* Searches with `less` bytes of a rank left free. */
-static void search_all(Joint *j, Timed *t, double less)
-{
-    partition_close(&j->best);
-    j->best.makespan = INFINITY;
-    for (int how = 0; how < RECOMPUTES; how++) {
-        if (!t[how].all)
-            continue;
-        Timed tight = t[how];
-        tight.u.room -= less;
-        try_recompute(j, &tight, (Recompute)how);
-    }
-    if (isinf(j->best.makespan))
-        return;
-    const Units *u = &t[j->winner.recompute].u;
-    free(j->cost);
-    j->cost = xcalloc(3 * (size_t)(u->shape.p * j->best.v), sizeof *j->cost);
-    j->shape = partition_shape(u, &j->best, j->cost);
-}
-
 void joint_search(Joint *j, const JointAsk *ask, const Config *c)
 {
     Timed t[RECOMPUTES] = {{.all = NULL}};
     Check k;
-    double less = 0;
     int legal = 0;
     *j = (Joint){.bound = INFINITY};
     for (int i = 0; i < PLACEMENTS; i++)
@@ -322,23 +337,17 @@ void joint_search(Joint *j, const JointAsk *ask, const Config *c)
         die(EXIT_CONFIG, "search", "the units of the model cannot be timed, because the configuration with a "
             "pipeline rank for each of them breaks the rules above; change: what they name");
     }
-    for (int i = 0; i < ATTEMPTS; i++) {
-        search_all(j, t, less);
-        if (isinf(j->best.makespan))
-            break;
-        plan_winner(j, ask);
-        if (machine_fits(ask->m, ask->world, j->winner.memory))
-            break;
-        less += (double)j->winner.memory - machine_space(ask->m, ask->world);
-        j->winner.step = 0;
-    }
+    for (int how = 0; how < RECOMPUTES; how++)
+        if (t[how].all)
+            try_recompute(j, ask, &t[how], (Recompute)how);
     for (int how = 0; how < RECOMPUTES; how++)
         free(t[how].all);
     keep_release(mark);
-    if (isinf(j->best.makespan) || !j->winner.step)
+    if (!j->winner.step)
         die(EXIT_CONFIG, "search", "no partition of the model over %ld pipeline ranks that was found fits "
             "into the memory of %s; change: more ranks, or a smaller micro_batch_size",
             c->pipeline_model_parallel_size, ask->m->name);
+    write_lists(j, ask);
 }
 
 void joint_close(Joint *j)

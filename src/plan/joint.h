@@ -2,9 +2,9 @@
  *
  * Units of the model (embedding, each layer, head) are timed and weighed one by one: the planner walks a
  * pipeline in which each has a rank of its own. partition.h shares them out over the pipeline that the
- * configuration asks for, in one stage a rank, in two that lie in a V or in a loop, and in three in a loop where
- * fewer end far from the bound, with each way to recompute, the same on all ranks. What comes out is a configuration like any other, with
- * its lists in a file, and is planned exactly before it is told. */
+ * configuration asks for, in one stage a rank, in two that lie in a V or in a loop, and in three in a loop
+ * where fewer end far from the bound, with each way to recompute, the same on all ranks. What comes out is
+ * a configuration like any other, with its lists in a file, and is planned exactly before it is told. */
 #ifndef JOINT_H
 #define JOINT_H
 #include "partition.h"
@@ -27,15 +27,15 @@ typedef struct {
     int64_t memory;            /* bytes of the fullest rank */
 } Planned;
 
-enum { PLACEMENTS = 4 };
+enum { PLACEMENTS = 5 };
 
 typedef struct {
     Partition best;
     PipeShape shape;           /* of best: costs and hop in s */
     double *cost;              /* [3 * stages] of shape */
-    double bound;              /* s: no order takes less, of any partition that fits, in any number of stages a
-                                * rank, wherever they lie, in any of the ways to recompute */
-    double placed[PLACEMENTS]; /* s: the same for each placement that is searched; of three stages a rank `bound` */
+    double bound;              /* s: no order takes less, of any partition that fits, in any number of
+                                * stages a rank, wherever they lie, in any of the ways to recompute */
+    double placed[PLACEMENTS]; /* s: the same for each placement searched; of three stages a rank `bound` */
     int tried;                 /* partitions ordered */
     Planned winner, even;      /* even: interleaved 1F1B with equal numbers of layers, the fastest that fits;
                                 * 1F1B where interleaved is not legal */

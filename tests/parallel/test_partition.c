@@ -76,7 +76,7 @@ static void against_all(int seed)
     first[p] = N;
     all(&u, first, 1, &best);
     Partition found;
-    partition_search(&found, &u, 1, 0, 240);
+    partition_search(&found, &u, 1, 0, 0, 240);
     double makespan = makespan_of(&u, &found);
     ordered(&u, found.first, &bound);
     CHECK(found.first[0] == 0 && found.first[p] == N, "units %d to %d", found.first[0], found.first[p]);
@@ -98,7 +98,7 @@ static void head_alone(void)
         for (int i = 0; i < 10; i++)
             cost[k][i] = i == 0 ? 0 : i == 9 ? 4 : 1;
     Partition p;
-    partition_search(&p, &u, 1, 0, 240);
+    partition_search(&p, &u, 1, 0, 0, 240);
     CHECK(p.first[1] == 5 && p.first[2] == 9, "stages begin at %d and %d", p.first[1], p.first[2]);
     CHECK(p.makespan < 1.02 * p.bound, "%g, bound %g", p.makespan, p.bound);
     partition_close(&p);
@@ -114,7 +114,7 @@ static void in_vee(void)
         for (int i = 0; i < 18; i++)
             cost[k][i] = i == 0 ? 0.1 : i == 17 ? 6 : i % 2 ? 1 : 3;
     Partition p;
-    partition_search(&p, &u, 2, 1, 100);
+    partition_search(&p, &u, 2, 1, 0, 100);
     CHECK(p.bound <= p.makespan && p.makespan < 1.02 * p.bound, "%g, bound %g", p.makespan, p.bound);
     partition_close(&p);
 }
@@ -139,7 +139,8 @@ static void all_pairs(int seed, int vee)
                 ScheduleSet set;
                 Simulation sim;
                 PipeShape s = partition_shape(&u, &(Partition){.v = 2, .vee = vee, .first = first}, of);
-                CHECK(step_bound(&s, 5) >= bound - 1e-9, "seed %d: %g, of all %g", seed, step_bound(&s, 5), bound);
+                CHECK(step_bound(&s, 5) >= bound - 1e-9, "seed %d: %g, of all %g", seed, step_bound(&s, 5),
+                      bound);
                 s.kind = vee ? SCHEDULE_ZB_V : SCHEDULE_INTERLEAVED;
                 s.group = 2;
                 schedules_open(&set, &s);
@@ -149,7 +150,7 @@ static void all_pairs(int seed, int vee)
                 schedules_close(&set);
             }
     Partition found;
-    partition_search(&found, &u, 2, vee, 300);
+    partition_search(&found, &u, 2, vee, 0, 300);
     CHECK(fabs(makespan_of(&u, &found) - found.makespan) < 1e-9, "seed %d: %g said", seed, found.makespan);
     CHECK(found.makespan >= bound - 1e-9 && found.makespan <= 1.001 * best, "seed %d: %g found, %g possible, "
           "bound %g", seed, found.makespan, best, bound);
@@ -173,7 +174,8 @@ static double fullest(const double *work, int n, int i, double *sum, int p)
     return best;
 }
 
-/* The bound of any placement beside all of them: units of three kinds, so many microbatches that work decides. */
+/* The bound of any placement beside all of them: units of three kinds, so many microbatches that work
+ * decides. */
 static void any_placement(int seed)
 {
     enum { N = 8 };
@@ -187,12 +189,12 @@ static void any_placement(int seed)
         work[i] = 3 * each;
     }
     double exact = u.shape.m * fullest(work, N, 0, sum, u.shape.p), bound = units_bound(&u);
-    CHECK(bound <= exact * (1 + 1e-9) + 100 && bound >= exact * (1 - 1e-9), "seed %d: bound %g, exactly %g", seed,
-          bound, exact);
+    CHECK(bound <= exact * (1 + 1e-9) + 100 && bound >= exact * (1 - 1e-9), "seed %d: bound %g, exactly %g",
+          seed, bound, exact);
 }
 
-/* Memory in the bound of any placement: ranks that can hold one microbatch of what they have at a time, and the
- * whole way takes long. */
+/* Memory in the bound of any placement: ranks that can hold one microbatch of what they have at a time,
+ * and the whole way takes long. */
 static void any_in_memory(void)
 {
     double cost[3][8], fixed[8], held[8], scratch[8] = {0};
@@ -208,7 +210,7 @@ static void any_in_memory(void)
     double tight = units_bound(&u);
     CHECK(fabs(wide - 243) < 4 && tight > 1.3 * wide, "with room for two %g, for all %g", tight, wide);
     Partition p;
-    partition_search(&p, &u, 2, 1, 100);
+    partition_search(&p, &u, 2, 1, 0, 100);
     CHECK(p.makespan >= tight, "%g is below the bound %g", p.makespan, tight);
     partition_close(&p);
 }
@@ -223,7 +225,7 @@ static void of_three(void)
         for (int i = 0; i < 6; i++)
             cost[k][i] = i == 5 ? 3 : 1;
     Partition p;
-    partition_search(&p, &u, 3, 0, 300);
+    partition_search(&p, &u, 3, 0, 0, 300);
     CHECK(p.first[1] > 0 && p.first[8] < 6 && p.first[9] == 6, "ends at %d and %d", p.first[1], p.first[8]);
     CHECK(fabs(makespan_of(&u, &p) - p.makespan) < 1e-9 && p.makespan >= units_bound(&u), "%g", p.makespan);
     partition_close(&p);
@@ -250,14 +252,14 @@ static void in_memory(void)
     u.room = 18;
     u.shape.limit = 3;
     Partition p;
-    partition_search(&p, &u, 1, 0, 50);
+    partition_search(&p, &u, 1, 0, 0, 50);
     CHECK(p.first[1] == 3 && p.first[2] == 6 && isfinite(p.makespan), "stages begin at %d and %d, %g",
           p.first[1], p.first[2], p.makespan);
     partition_close(&p);
 }
 
-/* Most microbatches of rank r's list of `set`, one stage a rank, that wait for D and have their input, that wait
- * for W, and whose gradient is there and W is not done or the result not sent. */
+/* Most microbatches of rank r's list of `set`, one stage a rank, that wait for D and have their input,
+ * that wait for W, and whose gradient is there and W is not done or the result not sent. */
 static void peaks(const ScheduleSet *set, int r, int most[3])
 {
     int now[3] = {0}, last = r == set->shape.p - 1, *sent = xcalloc((size_t)set->shape.m, sizeof *sent);
@@ -277,8 +279,8 @@ static void peaks(const ScheduleSet *set, int r, int most[3])
     free(sent);
 }
 
-/* Inputs that arrive early take as many bytes as those at work: the lists of what is found keep within a rank's
- * room, counted here from the lowered lists. The first stages are faster, so inputs would pile up. */
+/* Inputs that arrive early take as many bytes as those at work: the lists of what is found keep within a
+ * rank's room, counted here from the lowered lists. The first stages are faster, so inputs would pile up. */
 static void early_inputs(double room)
 {
     enum { N = 10 };
@@ -295,7 +297,7 @@ static void early_inputs(double room)
         scratch[i] = 3;
     }
     Partition p;
-    partition_search(&p, &u, 1, 0, 60);
+    partition_search(&p, &u, 1, 0, 0, 60);
     CHECK(isfinite(p.makespan), "nothing fits into %g", room);
     PipeShape s = partition_shape(&u, &p, of);
     ScheduleSet set;
@@ -304,8 +306,8 @@ static void early_inputs(double room)
         int most[3], units = p.first[r + 1] - p.first[r];
         peaks(&set, r, most);
         double bytes = 3 + units * (2 + 4.0 * most[0] + 1.0 * most[1] + 1.0 * most[2]);
-        CHECK(bytes <= room, "rank %d: %d units, %d, %d and %d slots, %g bytes of %g", r, units, most[0], most[1],
-              most[2], bytes, room);
+        CHECK(bytes <= room, "rank %d: %d units, %d, %d and %d slots, %g bytes of %g", r, units, most[0],
+              most[1], most[2], bytes, room);
     }
     schedules_close(&set);
     partition_close(&p);

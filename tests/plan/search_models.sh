@@ -14,16 +14,19 @@ numbers() {
     done | sed 's/^/[/;s/, $/]/'
 }
 
+# seconds: of the processor, between two outputs of `times`, in the children of this shell
+seconds() { sed -n '2p;4p' | sed 's/[ms]/ /g' | awk '{ t = 60 * ($1 + $3) + $2 + $4; if (NR > 1) printf "%.1f", t - was; was = t }'; }
+
 # model NAME WORLD MODEL MOE TRAIN PARALLEL: prints what was found, and what the clock device took
 model() {
     printf '%s\n' "model: {$3, $common}" "moe: {$4}" 'data: {tokenizer_type: none}' "train: {$5}" \
         'precision: {params_dtype: bf16}' "parallel: {$6}" > "$work/model.yaml"
     echo "---- $1, $2 ranks"
-    start=$(date +%s.%N)
+    times > "$work/before"
     "$TRAIN" plan "$work/model.yaml" --world "$2" --machine h100 --search "$work/lists.csv" > "$work/found" || exit 1
-    end=$(date +%s.%N)
+    times > "$work/after"
     grep -E '^(found|pipeline|step|beside)' "$work/found"
-    echo "searched   $(awk "BEGIN { printf \"%.1f\", $end - $start }") s"
+    echo "searched   $(cat "$work/before" "$work/after" | seconds) s of processor time"
     eval "\"\$TRAIN\" bubble \"$work/model.yaml\" $(sed -n 's/^keys *//p;s/^clock *//p' "$work/found" | tr '\n' ' ')" \
         > "$work/clock" || exit 1
     sed -n 's/.*\(Furthest from the simulated step\)/clock      \1/p' "$work/clock"
