@@ -593,8 +593,9 @@ static void finish(Share *s, Partition *out)
     free(out->all);
     out->list = xcalloc(p, sizeof *out->list);
     out->all = xcalloc(p * most, sizeof *out->all);
-    Favourites best = {0};                     /* all rules once, then the best of them */
+    Favourites best = {0};
     for (int i = 0; i < SETTLES && !fits; i++) {
+        best.n = i % 2 ? best.n : 0;           /* all rules, then the best of them */
         for (size_t r = 0; r < p; r++)
             out->list[r] = (InstrList){0, out->all + r * most};
         if (isinf(ordered(s, out, &best, REFINE, out->list)))

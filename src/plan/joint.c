@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Partitions ordered in one placement of stages; fewer by SLOWER in zb-v's orders, which take longer, and with
- * three stages a rank. */
+/* Partitions ordered in one placement of stages; fewer by SLOWER in zb-v's orders, which take longer, and
+ * with three stages a rank. */
 enum { ORDERS_MOST = 1000, ORDERS_LEAST = 40, SLOWER = 8 };
 enum { ORDERED = 1500000 };    /* microbatches of stages in them; so many take seconds */
 enum { CHANGES = 20, ATTEMPTS = 3, EVEN_MOST = 16 };
