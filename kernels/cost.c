@@ -21,7 +21,7 @@ static void add(Device *d, Cost c)
 
 static double elements(Mat m) { return (double)m.rows * (double)m.cols; }
 static double bytes_of(Mat m) { return elements(m) * (double)dtype_size(m.type); }
-static double bytes_of8(Mat8 m) { return (double)m.rows * (double)m.cols; }
+static double bytes_of8(Mat8 m) { return (double)fp8_bytes(m.rows, m.cols, m.scaling); }
 
 /* Adds an op that only moves n bytes. */
 #define MOVES(name, n) add(d, (Cost){.op = OPKIND_##name, .rate = 1, .bytes = (n)})
@@ -197,14 +197,15 @@ OPS(X)
     cost_matmul(d, dw, dy, 1, x, 0, acc);                                                                    \
     if (db.rows)                                                                                             \
         cost_bias_bwd(d, db, dy)
-/* reads x once to round it, and once more for its largest magnitude unless the scale is delayed */
+/* reads x once to round it, and once more for its largest magnitude unless the scale is delayed or
+ * of a block */
 #define COST_fp8_cast                                                                                        \
-    CASTS(fp8_cast, (delayed ? 1 : 2) * bytes_of(x) + elements(x) * (!!y + !!yt ? !!y + !!yt : 2))
+    CASTS(fp8_cast, (scaling == FP8_OWN ? 2 : 1) * bytes_of(x) + elements(x) * (!!y + !!yt ? !!y + !!yt : 2))
 #define COST_fp8_act                                                                                         \
-    MOVES(fp8_act, (delayed ? 1 : 2) * (bytes_of(h) + bytes_of(da)) +                                        \
+    MOVES(fp8_act, (scaling == FP8_OWN ? 2 : 1) * (bytes_of(h) + bytes_of(da)) +                             \
                        (da.rows || !act_gated(kind) ? 1 : 0.5) * elements(h) *                               \
                            (!!y + !!yt ? !!y + !!yt : 2))
-/* with a delayed scale one pass, like add_norm_fwd; else statistics and the largest magnitude come first */
+/* with a delayed scale one pass, like add_norm_fwd; else statistics, and the largest magnitude, come first */
 #define COST_fp8_norm                                                                                        \
     if (unfused(d) || separate(d)) {                                                                         \
         Mat ln = mat(NULL, x.rows, x.cols, x.type);                                                          \
@@ -212,10 +213,11 @@ OPS(X)
             cost_add_norm_fwd(d, sum, ln, stats, x, res, drop, gain, bias, eps, kind);                       \
         else                                                                                                 \
             cost_norm_fwd(d, ln, stats, x, gain, bias, eps, kind, 1);                                        \
-        cost_fp8_cast(d, y, yt, ln, s, E4M3, delayed);                                                       \
+        cost_fp8_cast(d, y, yt, ln, s, E4M3, scaling);                                                       \
     } else {                                                                                                 \
         MOVES(fp8_norm, bytes_of(sum) + bytes_of(stats) + bytes_of(x) + bytes_of(res) +                      \
-                            (delayed ? 0 : bytes_of(x)) + elements(x) * (!!y + !!yt ? !!y + !!yt : 2));      \
+                            (scaling == FP8_DELAYED ? 0 : bytes_of(x)) +                                     \
+                            elements(x) * (!!y + !!yt ? !!y + !!yt : 2));                                    \
     }
 /* tensor cores multiply FP8 at twice BF16's FLOP/s, a CPU as F32 */
 #define COST_fp8_matmul                                                                                      \

@@ -82,10 +82,52 @@ typedef struct {
     float scale;                /* what a delayed cast multiplies elements by; 0: unknown, 1 is used */
     float history[FP8_HISTORY]; /* largest magnitudes of earlier steps, newest first */
 } Fp8Scale;
+/* Where a cast takes its scale from: from the matrix's own largest magnitude; from those before, which
+ * fp8_next has stored; or, with no Fp8Scale, from the largest magnitude of each block: of FP8_BLOCK numbers
+ * of a row, or of FP8_BLOCK x FP8_BLOCK numbers (DeepSeek-AI 2024, arXiv:2412.19437, sec 3.3). Scales of
+ * blocks are powers of two. Their inverses, floats, lie behind the numbers of a matrix [rows, cols]:
+ *   FP8_VECTORS  [blocks of cols, rows]
+ *   FP8_SQUARES  [blocks of rows, blocks of cols], rows of scales are a multiple of 4 apart
+ * as cuBLASLt reads them. The last block of a row or column may be smaller. */
+typedef enum { FP8_OWN, FP8_DELAYED, FP8_VECTORS, FP8_SQUARES } Fp8Scaling;
+enum { FP8_BLOCK = 128 };
+static inline int fp8_blocked(Fp8Scaling s) { return s == FP8_VECTORS || s == FP8_SQUARES; }
+static inline int64_t fp8_blocks(int64_t n) { return (n + FP8_BLOCK - 1) / FP8_BLOCK; }
+/* Floats from one row of scales to the next. */
+static inline int64_t fp8_pitch(int64_t rows, int64_t cols, Fp8Scaling s)
+{
+    return s == FP8_VECTORS ? rows : (fp8_blocks(cols) + 3) / 4 * 4;
+}
+/* Which of a matrix's scales is that of element (r, c). */
+static inline int64_t fp8_block_at(int64_t pitch, Fp8Scaling s, int64_t r, int64_t c)
+{
+    return s == FP8_VECTORS ? c / FP8_BLOCK * pitch + r : r / FP8_BLOCK * pitch + c / FP8_BLOCK;
+}
+/* Bytes of a matrix with its scales. */
+static inline size_t fp8_bytes(int64_t rows, int64_t cols, Fp8Scaling s)
+{
+    int64_t down = s == FP8_VECTORS ? fp8_blocks(cols) : fp8_blocks(rows);
+    int64_t scales = fp8_blocked(s) ? down * fp8_pitch(rows, cols, s) : 0;
+    return (size_t)(rows * cols) + (size_t)scales * sizeof(float);
+}
 /* The next multiple of 16: sums are made of pieces of 16 numbers. */
 static inline int64_t fp8_padded(int64_t n) { return (n + 15) / 16 * 16; }
-/* A dense matrix in FP8. inverse, on the device: 1 / scale. */
-typedef struct { void *p; int64_t rows, cols; Fp8Format format; const float *inverse; } Mat8;
+/* A dense matrix in FP8. inverse, on the device: 1 / scale; of blocks, all of them. */
+typedef struct {
+    void *p;
+    int64_t rows, cols;
+    Fp8Format format;
+    const float *inverse;
+    Fp8Scaling scaling;        /* FP8_OWN and FP8_DELAYED: one scale */
+} Mat8;
+/* The matrix at p. s: its scale, unless it has blocks; NULL: nothing will be read. */
+static inline Mat8 mat8(void *p, int64_t rows, int64_t cols, Fp8Format format, Fp8Scaling scaling,
+                        const Fp8Scale *s)
+{
+    const float *behind = p ? (const float *)((char *)p + rows * cols) : NULL;
+    Mat8 m = {p, rows, cols, format, fp8_blocked(scaling) ? behind : s ? &s->inverse : NULL, scaling};
+    return m;
+}
 
 /* Which positions the rows of a matrix are, the same in each of its samples: rows [row, row + n) of
  * sample b, counted from row b * stride, are positions [start, start + n). Runs ascend by `start` and do
@@ -334,23 +376,28 @@ typedef struct {
     X(linear_bwd_w, (Device *d, Mat dw, Mat db, Mat dy, Mat x, int acc), (d, dw, db, dy, x, acc))            \
     /* y = x times a scale, rounded to nearest even; what is too large becomes the largest number. A GPU     \
      * must be of compute capability 8.9 or more. cols is a multiple of 16.                                  \
-     *   y        out     [rows, cols]  bytes of FP8; NULL: none                                             \
-     *   yt       out     [cols, fp8_padded(rows)]  y^T, its rows filled up with zeros; NULL: none           \
+     *   y        out     [rows, cols]  bytes of FP8, behind them the scales of blocks; NULL: none           \
+     *   yt       out     [cols, fp8_padded(rows)]  y^T, its rows filled up with zeros, behind it the scales \
+     *                                  of its own blocks; NULL: none                                        \
      *   x        in      [rows, cols]  BF16 or F16                                                          \
-     *   s        in/out                scale: written, of x's largest magnitude; read with `delayed`        \
+     *   s        in/out                scale: written, of x's largest magnitude; read with FP8_DELAYED;     \
+     *                                  unused with blocks                                                   \
      *   format   in                    E4M3 or E5M2                                                         \
-     *   delayed  in                    bool: the scale is the one that fp8_next has stored in s */          \
-    X(fp8_cast, (Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed),           \
-      (d, y, yt, x, s, format, delayed))                                                                     \
+     *   scaling  in                    where the scale comes from */                                        \
+    X(fp8_cast,                                                                                              \
+      (Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, Fp8Scaling scaling),              \
+      (d, y, yt, x, s, format, scaling))                                                                     \
     /* fp8_cast of what an activation makes, with the bits that it would have if it were stored: without da  \
-     * act_fwd's a [T, F], in E4M3; else act_bwd's dh, of h's size, in E5M2. F is a multiple of 16.          \
+     * act_fwd's a [T, F], in E4M3; else act_bwd's dh, of h's size, in E5M2. F is a multiple of 16, with     \
+     * blocks and da of gated kinds of FP8_BLOCK.                                                            \
      *   y, yt    out             as fp8_cast's, of a or dh                                                  \
      *   da       in      [T, F]  act_bwd's, of h's type; absent: this is act_fwd                            \
      *   h        in      [T, F]  BF16 or F16; [T, 2F] for gated kinds                                       \
      *   kind     in              the activation                                                             \
-     *   s, delayed               as fp8_cast's */                                                           \
-    X(fp8_act, (Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s, int delayed),        \
-      (d, y, yt, da, h, kind, s, delayed))                                                                   \
+     *   s, scaling               as fp8_cast's, not FP8_SQUARES */                                          \
+    X(fp8_act,                                                                                               \
+      (Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s, Fp8Scaling scaling),          \
+      (d, y, yt, da, h, kind, s, scaling))                                                                   \
     /* fp8_cast, in E4M3, of what a norm of one group makes, with the bits that it would have if it were     \
      * stored: with sum add_norm_fwd's ln, else norm_fwd's y. cols is a multiple of 16.                      \
      *   y, yt    out             as fp8_cast's, of the norm's result                                        \
@@ -363,12 +410,12 @@ typedef struct {
      *   bias     in      [1, H]  x's type; absent for RMSNorm                                               \
      *   eps      in              added to the variance                                                      \
      *   kind     in              LayerNorm or RMSNorm                                                       \
-     *   s, delayed               as fp8_cast's */                                                           \
+     *   s, scaling               as fp8_cast's, not FP8_SQUARES */                                          \
     X(fp8_norm, (Device *d, void *y, void *yt, Mat sum, Mat stats, Mat x, Mat res, const Dropout *drop,      \
-                 Mat gain, Mat bias, double eps, NormKind kind, Fp8Scale *s, int delayed),                   \
-      (d, y, yt, sum, stats, x, res, drop, gain, bias, eps, kind, s, delayed))                               \
+                 Mat gain, Mat bias, double eps, NormKind kind, Fp8Scale *s, Fp8Scaling scaling),            \
+      (d, y, yt, sum, stats, x, res, drop, gain, bias, eps, kind, s, scaling))                               \
     /* c (+)= a b^T + bias, divided by the scales of a and b. Not both are E5M2. n and k are multiples of    \
-     * 16.                                                                                                   \
+     * 16. Both have one scale; or both blocks, a FP8_VECTORS.                                               \
      *   c     in/out  [m, n]  storage or real                                                               \
      *   a     in      [m, k]  FP8                                                                           \
      *   b     in      [n, k]  FP8                                                                           \

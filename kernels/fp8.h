@@ -8,6 +8,22 @@
 /* Largest number of a format. */
 static inline float fp8_largest(Fp8Format f) { return f == E4M3 ? 448 : 57344; }
 
+/* Returns the inverse scale of a block: the least power of two that brings numbers of the largest magnitude
+ * `amax` (its bits) into the format, at least 2^-126, so that the scale is a float, too. 1 for 0; NaN for
+ * what is not finite. 448 is 1.75 x 2^8, 57344 is 1.75 x 2^15. */
+BOTH_SIDES float fp8_block_inverse(uint32_t amax, Fp8Format format)
+{
+    const int32_t exponent =
+        (int32_t)(amax >> 23) - (format == E4M3 ? 8 : 15) + ((amax & 0x7fffff) > 0x600000);
+    uint32_t u = (uint32_t)(exponent < 1 ? 1 : exponent) << 23;
+    float f;
+    u = amax == 0 ? 0x3f800000 : amax >= 0x7f800000 ? 0x7fc00000 : u;
+    memcpy(&f, &u, 4);
+    return f;
+}
+/* The scale that belongs to it: 1 for NaN. */
+BOTH_SIDES float fp8_block_scale(float inverse) { return inverse > 0 ? 1 / inverse : 1; }
+
 static inline float fp8_to_f32(uint8_t x, Fp8Format format)
 {
     if (format == E5M2)

@@ -11,7 +11,7 @@ static int same(const Mat *a, const Mat *b)
 static int same_product(const Product *a, const Product *b)
 {
     int is = a->op == b->op && a->ta == b->ta && a->tb == b->tb && a->acc == b->acc && a->kind == b->kind;
-    is = is && a->a == b->a && a->b == b->b;
+    is = is && a->a == b->a && a->b == b->b && a->scaling_a == b->scaling_a && a->scaling_b == b->scaling_b;
     for (size_t i = 0; is && i < PRODUCT_MATS; i++)
         is = same(&a->mat[i], &b->mat[i]);
     return is;
@@ -55,7 +55,8 @@ static void note_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x, int acc)
 static void note_fp8(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
 {
     Mat x = mat(NULL, a.rows, a.cols, F16), w = mat(NULL, b.rows, b.cols, F16);
-    note(d, (Product){.op = PRODUCT_FP8, .mat = {c, x, w, bias}, .acc = !!acc, .a = a.format, .b = b.format});
+    note(d, (Product){.op = PRODUCT_FP8, .mat = {c, x, w, bias}, .acc = !!acc, .a = a.format, .b = b.format,
+                      .scaling_a = a.scaling, .scaling_b = b.scaling});
 }
 
 /* ---- attention ---- */
@@ -175,8 +176,8 @@ static int place(Mat *m, char *memory, size_t *used, size_t bytes)
 static void replay_fp8(const Product *q, Device *d, const Fp8Scale *scale)
 {
     const Mat *m = q->mat;
-    Mat8 a = {m[1].p, m[1].rows, m[1].cols, q->a, &scale->inverse},
-         b = {m[2].p, m[2].rows, m[2].cols, q->b, &scale->inverse};
+    Mat8 a = mat8(m[1].p, m[1].rows, m[1].cols, q->a, q->scaling_a, scale),
+         b = mat8(m[2].p, m[2].rows, m[2].cols, q->b, q->scaling_b, scale);
     d->fp8_matmul(d, m[0], a, b, m[3], q->acc);
 }
 

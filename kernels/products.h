@@ -22,6 +22,7 @@ typedef struct {
     Mat mat[PRODUCT_MATS];     /* the op's matrices in order, p unused; rows 0: absent */
     int ta, tb, acc, kind;     /* arguments of the op; 0 where the op has none */
     Fp8Format a, b;            /* formats of the operands of PRODUCT_FP8 */
+    Fp8Scaling scaling_a, scaling_b;
 } Product;
 
 /* One call of attention_fwd or attention_bwd. */

@@ -1,29 +1,37 @@
 /* linear -- the products of one linear layer, as stored or in FP8 */
 #include "linear.h"
 
-Fp8Turned linear_turned(Arena *from, int64_t rows, int64_t cols)
+/* The scaling of weights. */
+static Fp8Scaling weight_scaling(Precision p) { return p.scaling == FP8_VECTORS ? FP8_SQUARES : p.scaling; }
+
+Fp8Turned linear_turned(Arena *from, int64_t rows, int64_t cols, Fp8Scaling scaling)
 {
-    void *p = arena_take(from, (size_t)fp8_padded(rows) * (size_t)cols);
-    return (Fp8Turned){.p = p, .inverse = mat_take(from, 1, 1, F32), .room = 1};
+    void *p = arena_take(from, fp8_bytes(cols, fp8_padded(rows), scaling));
+    Fp8Turned t = {.p = p, .room = 1};
+    if (fp8_blocked(scaling))
+        t.inverse = mat((void *)mat8(p, cols, fp8_padded(rows), E4M3, scaling, NULL).inverse, 1, 1, F32);
+    else
+        t.inverse = mat_take(from, 1, 1, F32);
+    return t;
 }
 
 static void to_fp8(Device *d, void *y, void *yt, Mat x, const Unstored *a, Fp8Scale *s, Fp8Format format,
                    Precision p)
 {
     if (a)
-        d->fp8_act(d, y, yt, a->da, a->h, a->kind, s, p.delayed);
+        d->fp8_act(d, y, yt, a->da, a->h, a->kind, s, p.scaling);
     else
-        d->fp8_cast(d, y, yt, x, s, format, p.delayed);
+        d->fp8_cast(d, y, yt, x, s, format, p.scaling);
     if (p.watch)
-        p.watch->see(p.watch->ctx, d, y, yt, x, a, s, format);
+        p.watch->see(p.watch->ctx, d, y, yt, x, a, s, format, p.scaling);
 }
 
-void linear_turned_made(Device *d, Fp8Turned *t, Fp8Scale *s, int delayed)
+void linear_turned_made(Device *d, Fp8Turned *t, Fp8Scale *s, Fp8Scaling scaling)
 {
     Mat inverse = mat(s ? &s->inverse : NULL, 1, 1, F32);
-    if (delayed)
+    if (scaling == FP8_DELAYED)
         t->inverse = inverse;
-    else
+    else if (scaling == FP8_OWN)
         d->copy(d, t->inverse, inverse);
     BUG_ON(t->there);
     t->there = 1;
@@ -34,11 +42,11 @@ static Mat8 cast(Device *d, Arena *scratch, Mat x, const Unstored *a, Fp8Scale *
                  Precision p, Fp8Turned *t)
 {
     const int both = t && t->room;
-    void *at = arena_take(scratch, (size_t)x.rows * (size_t)x.cols);
+    void *at = arena_take(scratch, fp8_bytes(x.rows, x.cols, p.scaling));
     to_fp8(d, at, both ? t->p : NULL, x, a, s, format, p);
     if (both)
-        linear_turned_made(d, t, s, p.delayed);
-    return (Mat8){at, x.rows, x.cols, format, s ? &s->inverse : NULL};
+        linear_turned_made(d, t, s, p.scaling);
+    return mat8(at, x.rows, x.cols, format, p.scaling, s);
 }
 
 /* The transposed FP8 copy of x: that in t, or one in scratch. Its rows are filled up with zeros, for products
@@ -48,29 +56,30 @@ static Mat8 turned(Device *d, Arena *scratch, Mat x, const Unstored *a, Fp8Scale
 {
     const int64_t rows = fp8_padded(x.rows);
     if (t && t->there)
-        return (Mat8){t->p, x.cols, rows, format, t->inverse.p};
-    void *at = arena_take(scratch, (size_t)rows * (size_t)x.cols);
+        return (Mat8){t->p, x.cols, rows, format, t->inverse.p, p.scaling};
+    void *at = arena_take(scratch, fp8_bytes(x.cols, rows, p.scaling));
     to_fp8(d, NULL, at, x, a, s, format, p);
-    return (Mat8){at, x.cols, rows, format, s ? &s->inverse : NULL};
+    return mat8(at, x.cols, rows, format, p.scaling, s);
 }
 
 void linear_turn(Device *d, Mat x, Precision p)
 {
     to_fp8(d, NULL, p.xt->p, x, p.xa, p.x, E4M3, p);
-    linear_turned_made(d, p.xt, p.x, p.delayed);
+    linear_turned_made(d, p.xt, p.x, p.scaling);
 }
 
 /* The FP8 copy of w: the kept one, or one in scratch. */
 static Mat8 weight(Device *d, Arena *scratch, Mat w, int transposed, Precision p)
 {
     Fp8Weight *k = p.kept;
+    p.scaling = weight_scaling(p);
     if (!k)
         return (transposed ? turned : cast)(d, scratch, w, NULL, p.w, E4M3, p, NULL);
     if (!k->there)
         to_fp8(d, k->plain, k->turned, w, NULL, p.w, E4M3, p);
     k->there = 1;
-    return (Mat8){transposed ? k->turned : k->plain, transposed ? w.cols : w.rows,
-                  transposed ? w.rows : w.cols, E4M3, p.w ? &p.w->inverse : NULL};
+    return mat8(transposed ? k->turned : k->plain, transposed ? w.cols : w.rows,
+                transposed ? w.rows : w.cols, E4M3, p.scaling, p.w);
 }
 
 Factor linear_factor(Device *d, Arena *scratch, Mat w, Mat b, int forward, Precision p)
@@ -92,8 +101,19 @@ Rows linear_rows(Device *d, Arena *scratch, Mat x, const Factor *f)
     return r;
 }
 
-Rows linear_rows_part(Rows x, int64_t first, int64_t n)
+/* Behind the rows of a part there are other rows, so its scales are dense elsewhere. */
+static const float *scales_part(Device *d, Arena *scratch, Mat8 x, int64_t first, int64_t n)
 {
+    int64_t blocks = fp8_blocks(x.cols);
+    Mat part = mat_take(scratch, blocks, n, F32), all = mat((void *)x.inverse, blocks, x.rows, F32);
+    d->copy(d, part, mat_cols(all, first, n));
+    return part.p;
+}
+
+Rows linear_rows_part(Device *d, Arena *scratch, Rows x, int64_t first, int64_t n)
+{
+    if (x.x8.scaling == FP8_VECTORS)
+        x.x8.inverse = scales_part(d, scratch, x.x8, first, n);
     x.x = mat_rows(x.x, first, n);
     x.x8.p = x.x8.p ? (char *)x.x8.p + first * x.x8.cols : NULL;
     x.x8.rows = n;
@@ -178,13 +198,18 @@ void linear_bwd_w(Device *d, Arena *scratch, Sum dw, Mat db, Mat dy, Mat x, Prec
 
 void linear_reserve(Arena *scratch, int64_t rows, Mat w, Precision p)
 {
-    size_t mark = scratch->used, n = (size_t)fp8_padded(rows), in = (size_t)w.cols, out = (size_t)w.rows;
+    const size_t mark = scratch->used;
+    const int64_t n = fp8_padded(rows), in = w.cols, out = w.rows;
+    const Fp8Scaling weights = weight_scaling(p);
     if (!p.fp8)
         return;
-    arena_take(scratch, in * out);
-    arena_take(scratch, n * (in > out ? in : out));
+    size_t x = fp8_bytes(n, in, p.scaling), y = fp8_bytes(n, out, p.scaling);
+    size_t xt = fp8_bytes(in, n, p.scaling), yt = fp8_bytes(out, n, p.scaling);
+    size_t plain = fp8_bytes(out, in, weights), turned_over = fp8_bytes(in, out, weights);
+    arena_take(scratch, plain > turned_over ? plain : turned_over);
+    arena_take(scratch, x > y ? x : y);
     arena_reset(scratch, mark);
-    arena_take(scratch, n * out);
-    arena_take(scratch, n * in);
+    arena_take(scratch, yt);
+    arena_take(scratch, xt);
     arena_reset(scratch, mark);
 }

@@ -1,9 +1,10 @@
 /* linear -- one rank's part of a linear layer, multiplied as its matrices are stored or in FP8 (Micikevicius
  * et al. 2022, arXiv:2209.05433): activations and weights in E4M3, output gradients in E5M2, sums in F32.
- * Each of the three has one scale on each rank. FP8 copies lie in scratch during the call; a weight's copies
- * may be kept while the weight does not change. A product multiplies rows; a weight gradient, which sums over
- * rows, multiplies transposes: where there is room for the transpose, one cast makes both. All functions are
- * local, as are all shapes. Shared arguments:
+ * Each of the three has one scale on each rank, or activations and gradients have one for each 128 numbers
+ * that are summed, and weights one for each 128 x 128. FP8 copies lie in scratch during the call; a
+ * weight's copies may be kept while the weight does not change. A product multiplies rows; a weight
+ * gradient, which sums over rows, multiplies transposes: where there is room for the transpose, one cast
+ * makes both. All functions are local, as are all shapes. Shared arguments:
  *   d        in         the device that computes
  *   scratch  in/out     arena for FP8 copies
  *   p        in         how the layer is multiplied */
@@ -19,16 +20,17 @@ typedef struct {
 
 /* The transposed FP8 copy of a matrix, which the cast of its rows makes and the weight gradient reads. */
 typedef struct {
-    void *p;                   /* [cols, fp8_padded(rows)] bytes */
-    Mat inverse;               /* F32 [1, 1], of its scale, which other casts may change before it is read */
+    void *p;                   /* [cols, fp8_padded(rows)] bytes, and scales of blocks */
+    Mat inverse; /* F32 [1, 1], of its scale, which other casts may change before it is read; with
+                                  blocks of the first one */
     int room, there;           /* bool: there is memory for it; it is made */
 } Fp8Turned;
 /* Takes the memory of one from an arena, for a matrix [rows, cols]. */
-Fp8Turned linear_turned(Arena *from, int64_t rows, int64_t cols);
+Fp8Turned linear_turned(Arena *from, int64_t rows, int64_t cols, Fp8Scaling scaling);
 
 /* Marks it as made, with scale s. With a delayed scale, which holds until the step ends, the inverse is that
- * of s; else a copy. */
-void linear_turned_made(Device *d, Fp8Turned *t, Fp8Scale *s, int delayed);
+ * of s; with its own a copy. */
+void linear_turned_made(Device *d, Fp8Turned *t, Fp8Scale *s, Fp8Scaling scaling);
 
 /* A matrix that is not stored: an activation makes it where it is cast to FP8. */
 typedef struct {
@@ -39,17 +41,18 @@ typedef struct {
 /* Sees each matrix that is cast for a product, after the cast: for measurements. Local.
  *   y, yt    in  FP8 rows and transposed rows, on the device; NULL: not made
  *   x, made  in  the matrix: stored in x, or made from `made`, if that is not NULL
- *   s        in  its scale */
+ *   s        in  its scale; with blocks it says only which operand it is
+ *   scaling  in  where its scale comes from */
 typedef struct {
     void (*see)(void *ctx, Device *d, const void *y, const void *yt, Mat x, const Unstored *made,
-                const Fp8Scale *s, Fp8Format format);
+                const Fp8Scale *s, Fp8Format format, Fp8Scaling scaling);
     void *ctx;
 } CastWatch;
 
 typedef struct {
     Fp8Scale *x, *w, *dy;      /* on the device; without fp8: unused */
     int fp8;                   /* bool: multiply in FP8 */
-    int delayed;               /* bool: scales from the steps before; 0: from each matrix itself */
+    Fp8Scaling scaling;        /* of x and dy; FP8_VECTORS: weights have FP8_SQUARES */
     Fp8Weight *kept;           /* copies that outlive the call; NULL: each call makes its own */
     Fp8Turned *xt, *dyt;       /* of x, of dy: with room, made by the product that multiplies all rows of it;
                                   NULL: the weight gradient makes its own */
@@ -68,11 +71,11 @@ typedef struct { Mat m; char *there; } Sum;
 typedef struct { Mat w, b; int forward; Precision p; Mat8 w8; } Factor;
 Factor linear_factor(Device *d, Arena *scratch, Mat w, Mat b, int forward, Precision p);
 
-/* Rows to be multiplied: x, and with FP8 a copy of it in scratch that has one scale. */
+/* Rows to be multiplied: x, and with FP8 a copy of it in scratch, cast as a whole. */
 typedef struct { Mat x; Mat8 x8; } Rows;
 Rows linear_rows(Device *d, Arena *scratch, Mat x, const Factor *f);
-/* Rows [first, first + n) of x. */
-Rows linear_rows_part(Rows x, int64_t first, int64_t n);
+/* Rows [first, first + n) of x; their scales of blocks are copied to scratch. */
+Rows linear_rows_part(Device *d, Arena *scratch, Rows x, int64_t first, int64_t n);
 
 /* y = x times f. */
 void linear_multiply(Device *d, Mat y, Rows x, const Factor *f);

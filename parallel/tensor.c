@@ -50,7 +50,7 @@ static void gather_by_blocks(Device *d, const TensorGroup *g, Mat all, Mat x, co
         c->wait(c, g->sent[s]);
 }
 
-/* In FP8 all blocks of x have one scale. */
+/* In FP8 x is cast as a whole. */
 static void scatter_by_blocks(Device *d, const TensorGroup *g, Arena *scratch, Mat y, Mat x, const Factor *f)
 {
     Comm *c = g->rows;
@@ -61,13 +61,13 @@ static void scatter_by_blocks(Device *d, const TensorGroup *g, Arena *scratch, M
     Rows rows = linear_rows(d, scratch, x, f);
     for (int s = 1; s < n; s++) {
         int to = (me + s) % n, from = (me - s + n) % n;
-        linear_multiply(d, block(room, g, to), linear_rows_part(rows, to * y.rows, y.rows), f);
+        linear_multiply(d, block(room, g, to), linear_rows_part(d, scratch, rows, to * y.rows, y.rows), f);
         comm_together(c, 1);
         g->sent[s] = c->send(c, block(room, g, to).p, elements(y), y.type, to);
         g->come[s] = c->recv(c, block(parts, g, from).p, elements(y), y.type, from);
         comm_together(c, 0);
     }
-    linear_multiply(d, block(parts, g, me), linear_rows_part(rows, me * y.rows, y.rows), f);
+    linear_multiply(d, block(parts, g, me), linear_rows_part(d, scratch, rows, me * y.rows, y.rows), f);
     for (int s = 1; s < n; s++) {
         c->wait(c, g->come[s]);
         c->wait(c, g->sent[s]);

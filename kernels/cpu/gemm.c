@@ -214,16 +214,23 @@ void gemm(Device *d, Mat c, Mat a, int ta, Mat b, int tb, int acc, Mat bias)
     multiply(d, a.type == BF16 ? cpu->gemm_bf16 : cpu->gemm, c, fa, fb, k, acc, bias, (Finish){0});
 }
 
+static Factor factor_of8(Mat8 m)
+{
+    return (Factor){.p = m.p, .lane_step = m.cols, .k_step = 1, .fp8 = 1, .format = m.format,
+                    .scaling = m.scaling, .inverse = m.inverse,
+                    .pitch = fp8_pitch(m.rows, m.cols, m.scaling)};
+}
+
 void gemm_fp8(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
 {
     BUG_ON(a.rows != c.rows || b.rows != c.cols || a.cols != b.cols || c.type > F16);
     BUG_ON(bias.p && (bias.cols != c.cols || bias.type > F16));
     if (!c.rows || !c.cols || (!a.cols && acc))
         return;
-    Factor fa = {.p = a.p, .lane_step = a.cols, .k_step = 1, .fp8 = 1, .format = a.format};
-    Factor fb = {.p = b.p, .lane_step = b.cols, .k_step = 1, .fp8 = 1, .format = b.format};
-    multiply(d, cpu_of(d)->gemm, c, fa, fb, a.cols, acc, bias,
-             (Finish){.scaled = 1, .by = *a.inverse * *b.inverse});
+    int blocks = fp8_blocked(a.scaling);
+    BUG_ON(blocks != fp8_blocked(b.scaling) || a.scaling == FP8_SQUARES);
+    multiply(d, cpu_of(d)->gemm, c, factor_of8(a), factor_of8(b), a.cols, acc, bias,
+             (Finish){.scaled = !blocks, .by = blocks ? 1 : *a.inverse * *b.inverse});
 }
 
 static size_t own_bytes(const GemmKernel *g, size_t real_size)

@@ -23,11 +23,15 @@ typedef struct {
     Dtype type;
     int fp8;                   /* bool: bytes in `format`, with k_step 1; type is unused */
     Fp8Format format;
+    Fp8Scaling scaling;        /* with blocks numbers are multiplied by `inverse` where they are packed */
+    const float *inverse;
+    int64_t pitch, lane, k;    /* of the inverses; position of p in the whole matrix */
 } Factor;
 
 static inline Factor factor_at(Factor f, int64_t lane, int64_t k)
 {
     f.p += (lane * f.lane_step + k * f.k_step) * (f.fp8 ? 1 : (int64_t)dtype_size(f.type));
+    f.lane += lane, f.k += k;
     return f;
 }
 

@@ -1,10 +1,11 @@
 /* fp8 -- casts matrices to E4M3 and E5M2 with one scale each (Micikevicius et al. 2022,
- * arXiv:2209.05433).
+ * arXiv:2209.05433) or one a block.
  *
  * cuBLASLt multiplies FP8 along rows only, so one pass over a matrix writes it as it is, transposed, or
  * both. The matrix is stored, or an activation or a norm makes it: its numbers are then rounded to storage
  * first, so that the bits are those of a matrix that was stored. The largest magnitude is an integer maximum
- * of bits, which is exact in any order. */
+ * of bits, which is exact in any order. With a scale a block, one pass over a block of 128 x 128 finds its
+ * scales and casts it. */
 #include "act.cuh"
 #include "fp8.cuh"
 #include "norm.cuh"
@@ -24,7 +25,7 @@ template <class T> __device__ __forceinline__ void load_eight(float *f, const T 
  * matrices that lie side by side. */
 template <class Type> struct Stored {
     typedef Type T;
-    enum { PARTS = 1 };
+    enum { PARTS = 1, STORED = 1 };
     const T *x;
     int64_t ld;
     __device__ __forceinline__ void get(float (&f)[PARTS][EIGHT], int64_t r, int64_t c) const
@@ -35,7 +36,7 @@ template <class Type> struct Stored {
 
 template <class Type, int KIND> struct Activated {
     typedef Type T;
-    enum { PARTS = 1 };
+    enum { PARTS = 1, STORED = 0 };
     const T *h, *da;
     int64_t ldh, ldda, up;
     __device__ __forceinline__ void get(float (&f)[PARTS][EIGHT], int64_t r, int64_t c) const
@@ -52,7 +53,7 @@ template <class Type, int KIND> struct Activated {
 
 template <class Type, int KIND> struct Gradient {
     typedef Type T;
-    enum { PARTS = ACT_GATED(KIND) ? 2 : 1 };
+    enum { PARTS = ACT_GATED(KIND) ? 2 : 1, STORED = 0 };
     const T *h, *da;
     int64_t ldh, ldda, up;
     __device__ __forceinline__ void get(float (&f)[PARTS][EIGHT], int64_t r, int64_t c) const
@@ -75,7 +76,7 @@ template <class Type, int KIND> struct Gradient {
 /* Of a norm's input and its statistics. */
 template <class Type> struct Normed {
     typedef Type T;
-    enum { PARTS = 1 };
+    enum { PARTS = 1, STORED = 0 };
     Norm a;
     __device__ __forceinline__ void get(float (&f)[PARTS][EIGHT], int64_t r, int64_t c) const
     {
@@ -162,69 +163,225 @@ __global__ void __launch_bounds__(THREADS)
         note_largest(&s->seen, m, (uint32_t *)shared);
 }
 
+/* ---- blocks ---- */
+
+enum { BLOCK = FP8_BLOCK, BLOCK_PITCH = BLOCK + 8, EACH_ROW = BLOCK / EIGHT, HALF = BLOCK / 2 };
+static_assert(2 * BLOCK == THREADS, "two threads a column");
+
+/* A matrix that blocks are written to, and their inverse scales: float [pitch] apart, as of Mat8. p NULL:
+ * none. */
+struct Blocked {
+    unsigned char *p;
+    float *inverse;
+    int64_t rows, cols, pitch;
+};
+
+static Blocked blocked(unsigned char *p, int64_t rows, int64_t cols, Fp8Scaling scaling)
+{
+    return {p, (float *)(p ? p + rows * cols : NULL), rows, cols, fp8_pitch(rows, cols, scaling)};
+}
+
+/* Returns the scale for numbers up to `amax`, and with `notes` stores its inverse as that of the block of
+ * element (r, c). */
+template <Fp8Format F, int SQUARE>
+__device__ __forceinline__ float block_scale(const Blocked &y, uint32_t amax, int64_t r, int64_t c, int notes)
+{
+    const float inverse = fp8_block_inverse(amax, F);
+    if (notes)
+        y.inverse[SQUARE ? r / BLOCK * y.pitch + c / BLOCK : c / BLOCK * y.pitch + r] = inverse;
+    return fp8_block_scale(inverse);
+}
+
+/* Loads one block, and casts its rows to y if each has a scale of its own. Returns this thread's largest
+ * magnitude. */
+template <class From, Fp8Format F, int SQUARE>
+__device__ __forceinline__ uint32_t load_block(typename From::T *tile, const Blocked &y, const From &from,
+                                               int64_t row0, int64_t col0, int64_t cols, int part)
+{
+    const int c = (int)threadIdx.x % EACH_ROW * EIGHT;
+    uint32_t most = 0;
+    for (int r = (int)threadIdx.x / EACH_ROW; r < BLOCK; r += THREADS / EACH_ROW) {
+        const int live = row0 + r < y.rows && col0 + c < cols;
+        float f[From::PARTS][EIGHT];
+        uint32_t m = 0;
+        for (int k = 0; k < From::PARTS * EIGHT; k++)
+            f[k / EIGHT][k % EIGHT] = 0;
+        if (live)
+            from.get(f, row0 + r, col0 + c);
+#pragma unroll
+        for (int k = 0; k < EIGHT; k++) {
+            const float x = From::PARTS == 2 && part ? f[From::PARTS - 1][k] : f[0][k];
+            f[0][k] = x;
+            m = largest_bits(m, x);
+            from_float(tile + r * BLOCK_PITCH + c + k, x);
+        }
+        most = m > most ? m : most;
+        for (int o = SQUARE ? 0 : EACH_ROW / 2; o; o >>= 1) {
+            uint32_t other = __shfl_xor_sync(EVERY_LANE, m, o);
+            m = other > m ? other : m;
+        }
+        if (!SQUARE && live && y.p) {
+            const int64_t at = part * cols + col0 + c;
+            const float scale = block_scale<F, 0>(y, m, row0 + r, at, c == 0);
+            uint2 both = {cast_four<F>(f[0], scale), cast_four<F>(f[0] + 4, scale)};
+            *(uint2 *)(y.p + (row0 + r) * y.cols + at) = both;
+        }
+    }
+    return most;
+}
+
+/* Casts 16 x n numbers of a block to rows of `to`, with the numbers of a row `step` apart in the tile. */
+template <Fp8Format F, class T>
+__device__ __forceinline__ void cast_sixteens(unsigned char *to, const T *from, int step, int n, float scale)
+{
+    for (int i = 0; i < n; i += 16) {
+        uint32_t word[4];
+#pragma unroll
+        for (int w = 0; w < 4; w++) {
+            float f[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                f[k] = to_float(from[(i + w * 4 + k) * step]);
+            word[w] = cast_four<F>(f, scale);
+        }
+        uint4 all = {word[0], word[1], word[2], word[3]};
+        *(uint4 *)(to + i) = all;
+    }
+}
+
+/* Casts one block of one part: block (blockIdx.x / blocks across, blockIdx.x % blocks across) of part
+ * blockIdx.y. Two threads cast a column to a row of yt, and with SQUARE a row to one of y.
+ *   cols  in  columns of a part */
+template <class From, Fp8Format F, int SQUARE>
+__global__ void __launch_bounds__(THREADS)
+    k_fp8_blocks(const Blocked y, const Blocked yt, const From from, int64_t cols)
+{
+    typedef typename From::T T;
+    T *tile = (T *)shared;                                 /* [BLOCK][BLOCK_PITCH] */
+    uint32_t *slot = (uint32_t *)(tile + BLOCK * BLOCK_PITCH);
+    const int64_t across = (cols + BLOCK - 1) / BLOCK;
+    const int64_t row0 = blockIdx.x / across * BLOCK, col0 = blockIdx.x % across * BLOCK;
+    const int part = (int)blockIdx.y, line = (int)threadIdx.x / 2, half = (int)threadIdx.x % 2 * HALF;
+    const int64_t column0 = part * cols + col0;
+    uint32_t most = load_block<From, F, SQUARE>(tile, y, from, row0, col0, cols, part);
+    if (SQUARE) {
+        most = block_largest(most, slot);
+        if (threadIdx.x == 0)
+            slot[0] = most;
+    }
+    __syncthreads();
+    if (SQUARE) {
+        const int64_t left = cols - col0 - half, n = left < HALF ? left : (int64_t)HALF;
+        most = slot[0];
+        if (y.p && row0 + line < y.rows && n > 0) {
+            float scale = block_scale<F, 1>(y, most, row0, column0, threadIdx.x == 0);
+            cast_sixteens<F>(y.p + (row0 + line) * y.cols + column0 + half, tile + line * BLOCK_PITCH + half,
+                             1, (int)n, scale);
+        }
+    } else {
+        most = 0;
+        for (int r = 0; r < HALF; r++)
+            most = largest_bits(most, to_float(tile[(half + r) * BLOCK_PITCH + line]));
+        uint32_t other = __shfl_xor_sync(EVERY_LANE, most, 1);
+        most = other > most ? other : most;
+    }
+    const int64_t left = yt.cols - row0 - half, n = left < HALF ? left : (int64_t)HALF;
+    if (yt.p && col0 + line < cols) {
+        float scale = block_scale<F, SQUARE>(yt, most, column0 + (SQUARE ? 0 : line), row0,
+                                             SQUARE ? threadIdx.x == 0 : half == 0);
+        if (n > 0)
+            cast_sixteens<F>(yt.p + (column0 + line) * yt.cols + row0 + half,
+                             tile + half * BLOCK_PITCH + line, BLOCK_PITCH, (int)n, scale);
+    }
+}
+
+template <Fp8Format F, class From>
+static void cast_blocks(Device *d, unsigned char *y, unsigned char *yt, const From &from, int64_t rows,
+                        int64_t cols, Fp8Scaling scaling)
+{
+    const int64_t wide = From::PARTS * cols, padded = fp8_padded(rows);
+    const size_t bytes = BLOCK * BLOCK_PITCH * sizeof(typename From::T) + WARP * sizeof(uint32_t);
+    Blocked to = blocked(y, rows, wide, scaling), turned = blocked(yt, wide, padded, scaling);
+    BUG_ON(From::PARTS > 1 && cols % BLOCK);
+    dim3 grid = blocks_of(ceil_div(rows, BLOCK) * ceil_div(cols, BLOCK));
+    grid.y = From::PARTS;
+    BUG_ON(scaling == FP8_SQUARES && !From::STORED);
+    if constexpr (From::STORED)
+        if (scaling == FP8_SQUARES)
+            LAUNCH((k_fp8_blocks<From, F, 1>), grid, THREADS, bytes, cuda_stream(d), to, turned, from, cols);
+    if (scaling == FP8_VECTORS)
+        LAUNCH((k_fp8_blocks<From, F, 0>), grid, THREADS, bytes, cuda_stream(d), to, turned, from, cols);
+}
+
 /* Casts rows x cols numbers of each part of `from`. */
 template <Fp8Format F, class From>
 static void cast(Device *d, void *y, void *yt, const From &from, int64_t rows, int64_t cols, Fp8Scale *s,
-                 int delayed)
+                 Fp8Scaling scaling)
 {
     int64_t tiles = ceil_div(rows, TILE) * ceil_div(cols, TILE), eights = cols / EIGHT;
     int64_t blocks = ceil_div(rows * eights, THREADS);
-    if (!delayed)
+    if (fp8_blocked(scaling)) {
+        cast_blocks<F>(d, (unsigned char *)y, (unsigned char *)yt, from, rows, cols, scaling);
+        return;
+    }
+    if (scaling == FP8_OWN)
         LAUNCH((k_fp8_amax<From>), blocks_of(blocks < AMAX_BLOCKS ? blocks : (int64_t)AMAX_BLOCKS), THREADS,
                THREADS / WARP * sizeof(uint32_t), cuda_stream(d), s, from, rows, eights);
     LAUNCH((k_fp8_cast<From, F>), blocks_of(tiles), THREADS, From::PARTS * TILE * PITCH, cuda_stream(d),
-           (unsigned char *)y, (unsigned char *)yt, from, rows, fp8_padded(rows), cols, s, !delayed);
+           (unsigned char *)y, (unsigned char *)yt, from, rows, fp8_padded(rows), cols, s,
+           scaling == FP8_OWN);
 }
 
-void cuda_fp8_cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed)
+void cuda_fp8_cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, Fp8Scaling scaling)
 {
-    check_fp8(cuda_of(d));
+    check_fp8(cuda_of(d), scaling);
     BUG_ON(x.cols % 16 || !aligned(x) || !aligned(y) || !aligned(yt));
     if (!x.rows || !x.cols)
         return;
-    if (!delayed)
+    if (scaling == FP8_OWN)
         d->zero(d, &s->amax, sizeof s->amax);
     with_sixteen(x.type, [&](auto t) {
         typedef decltype(t) T;
         Stored<T> from = {(const T *)x.p, x.ld};
         if (format == E4M3)
-            cast<E4M3>(d, y, yt, from, x.rows, x.cols, s, delayed);
+            cast<E4M3>(d, y, yt, from, x.rows, x.cols, s, scaling);
         else
-            cast<E5M2>(d, y, yt, from, x.rows, x.cols, s, delayed);
+            cast<E5M2>(d, y, yt, from, x.rows, x.cols, s, scaling);
     });
 }
 
 template <class T, int KIND>
-static void cast_act(Device *d, void *y, void *yt, Mat da, Mat h, int64_t cols, Fp8Scale *s, int delayed)
+static void cast_act(Device *d, void *y, void *yt, Mat da, Mat h, int64_t cols, Fp8Scale *s,
+                     Fp8Scaling scaling)
 {
     if (da.rows) {
         Gradient<T, KIND> from = {(const T *)h.p, (const T *)da.p, h.ld, da.ld, cols};
-        cast<E5M2>(d, y, yt, from, h.rows, cols, s, delayed);
+        cast<E5M2>(d, y, yt, from, h.rows, cols, s, scaling);
     } else {
         Activated<T, KIND> from = {(const T *)h.p, NULL, h.ld, 0, cols};
-        cast<E4M3>(d, y, yt, from, h.rows, cols, s, delayed);
+        cast<E4M3>(d, y, yt, from, h.rows, cols, s, scaling);
     }
 }
 
-void cuda_fp8_act(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s, int delayed)
+void cuda_fp8_act(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s, Fp8Scaling scaling)
 {
     const int64_t cols = h.cols / (act_gated(kind) ? 2 : 1);
-    check_fp8(cuda_of(d));
+    check_fp8(cuda_of(d), scaling);
     BUG_ON(cols % 16 || !aligned(h) || !aligned(da) || !aligned(y) || !aligned(yt));
     BUG_ON(da.rows && (da.rows != h.rows || da.cols != cols));
     if (!h.rows || !cols)
         return;
-    if (!delayed)
+    if (scaling == FP8_OWN)
         d->zero(d, &s->amax, sizeof s->amax);
     with_sixteen(h.type, [&](auto t) {
         typedef decltype(t) T;
         switch (kind) {
-        case ACT_GELU: cast_act<T, ACT_GELU>(d, y, yt, da, h, cols, s, delayed); return;
-        case ACT_GELU_TANH: cast_act<T, ACT_GELU_TANH>(d, y, yt, da, h, cols, s, delayed); return;
-        case ACT_SWIGLU: cast_act<T, ACT_SWIGLU>(d, y, yt, da, h, cols, s, delayed); return;
-        case ACT_GEGLU: cast_act<T, ACT_GEGLU>(d, y, yt, da, h, cols, s, delayed); return;
-        case ACT_RELU: cast_act<T, ACT_RELU>(d, y, yt, da, h, cols, s, delayed); return;
-        case ACT_SQUARED_RELU: cast_act<T, ACT_SQUARED_RELU>(d, y, yt, da, h, cols, s, delayed); return;
+        case ACT_GELU: cast_act<T, ACT_GELU>(d, y, yt, da, h, cols, s, scaling); return;
+        case ACT_GELU_TANH: cast_act<T, ACT_GELU_TANH>(d, y, yt, da, h, cols, s, scaling); return;
+        case ACT_SWIGLU: cast_act<T, ACT_SWIGLU>(d, y, yt, da, h, cols, s, scaling); return;
+        case ACT_GEGLU: cast_act<T, ACT_GEGLU>(d, y, yt, da, h, cols, s, scaling); return;
+        case ACT_RELU: cast_act<T, ACT_RELU>(d, y, yt, da, h, cols, s, scaling); return;
+        case ACT_SQUARED_RELU: cast_act<T, ACT_SQUARED_RELU>(d, y, yt, da, h, cols, s, scaling); return;
         }
         BUG_ON("unknown activation");
     });
@@ -233,21 +390,22 @@ void cuda_fp8_act(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8
 /* One pass where the scale is known and rows are of a length that a block holds; else a pass makes the
  * statistics, and the cast reads the norm's input again. */
 void cuda_fp8_norm(Device *d, void *y, void *yt, Mat sum, Mat stats, Mat x, Mat res, const Dropout *drop,
-                   Mat gain, Mat bias, double eps, NormKind kind, Fp8Scale *s, int delayed)
+                   Mat gain, Mat bias, double eps, NormKind kind, Fp8Scale *s, Fp8Scaling scaling)
 {
     const Mat in = sum.p ? sum : x;
-    check_fp8(cuda_of(d));
+    check_fp8(cuda_of(d), scaling);
     BUG_ON(x.cols % 16 || !aligned(in) || !aligned(gain) || !aligned(bias) || !aligned(y) || !aligned(yt));
     if (!x.rows || !x.cols)
         return;
-    if (delayed && cuda_fp8_norm_once(d, y, yt, sum, stats, x, res, drop, gain, bias, eps, kind, s))
+    if (scaling == FP8_DELAYED &&
+        cuda_fp8_norm_once(d, y, yt, sum, stats, x, res, drop, gain, bias, eps, kind, s))
         return;
     cuda_norm_stats(d, sum, stats, x, res, drop, gain, bias, eps, kind);
-    if (!delayed)
+    if (scaling == FP8_OWN)
         d->zero(d, &s->amax, sizeof s->amax);
     with_sixteen(x.type, [&](auto t) {
         Normed<decltype(t)> from = {norm_of(in, gain, bias, stats, kind, 1)};
-        cast<E4M3>(d, y, yt, from, x.rows, x.cols, s, delayed);
+        cast<E4M3>(d, y, yt, from, x.rows, x.cols, s, scaling);
     });
 }
 

@@ -3,6 +3,7 @@
 #ifndef FP8_CUH
 #define FP8_CUH
 #include "common.cuh"
+#include "fp8.h"
 #include <cuda_fp8.h>
 
 /* with_type for the types that are cast to FP8. */
@@ -65,17 +66,23 @@ template <class T> __device__ __forceinline__ float rounded(float x)
     return to_float(stored);
 }
 
+/* Rounds four neighbours to FP8, the first in the low byte. */
+template <Fp8Format F> __device__ __forceinline__ uint32_t cast_four(const float *f, float scale)
+{
+    uint32_t word = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k += 2) {
+        float2 pair = {f[k] * scale, f[k + 1] * scale};
+        word |= (uint32_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, Format<F>::kind) << (k * 8);
+    }
+    return word;
+}
+
 /* Stores eight numbers as FP8 in a tile's row, and in y. */
 template <Fp8Format F>
 __device__ __forceinline__ void cast_eight(unsigned char *tile, unsigned char *y, const float *f, float scale)
 {
-    uint32_t word[2] = {0, 0};
-#pragma unroll
-    for (int k = 0; k < 8; k += 2) {
-        float2 pair = {f[k] * scale, f[k + 1] * scale};
-        word[k / 4] |= (uint32_t)__nv_cvt_float2_to_fp8x2(pair, __NV_SATFINITE, Format<F>::kind)
-                       << (k % 4 * 8);
-    }
+    const uint32_t word[2] = {cast_four<F>(f, scale), cast_four<F>(f + 4, scale)};
     if (y) {
         uint2 both = {word[0], word[1]};
         *(uint2 *)y = both;
@@ -95,8 +102,14 @@ __device__ __forceinline__ void turn_sixteen(unsigned char *yt, const unsigned c
     *(uint4 *)yt = all;
 }
 
-static inline void check_fp8(const Cuda *c)
+static inline void check_fp8(const Cuda *c, Fp8Scaling scaling)
 {
+    if (fp8_blocked(scaling) && (c->major != 9 || c->minor != 0))
+        die(EXIT_CONFIG, "fp8",
+            "%s multiplies no blocks of FP8: it is of compute capability %d.%d, and cuBLASLt has them for "
+            "9.0; "
+            "change: fp8_recipe: delayed or tensorwise, or an H100 or H200",
+            c->gpu, c->major, c->minor);
     if (10 * c->major + c->minor < 89)
         die(EXIT_CONFIG, "fp8",
             "%s multiplies no FP8: it is of compute capability %d.%d, and that begins with 8.9; change: fp8: "

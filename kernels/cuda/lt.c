@@ -14,7 +14,7 @@ enum { WAYS = 8, SETS = 128, CANDIDATES = 64, WARM = 2, TIMED = 8, ALIGNED = 16 
 typedef struct {
     int64_t m, n, k, lda, ldb, ldc, ld_aux;
     int32_t type_a, type_b, type_c, epilogue;
-    uint8_t ta, tb, acc, fast, align_a, align_b, align_c, align_vector, align_aux, zero[7];
+    uint8_t ta, tb, acc, fast, align_a, align_b, align_c, align_vector, align_aux, mode_a, mode_b, zero[5];
 } Key;
 _Static_assert(sizeof(Key) == 88, "a key has no padding");
 
@@ -127,7 +127,8 @@ static Key key_of(const LtProduct *q)
                  .type_b = q->b.type, .type_c = q->c.type, .epilogue = q->epilogue, .ta = !!q->ta,
                  .tb = !!q->tb, .acc = !!q->acc, .fast = !!q->fast, .align_a = alignment(q->a.p),
                  .align_b = alignment(q->b.p), .align_c = alignment(q->c.p),
-                 .align_vector = alignment(q->vector), .align_aux = alignment(q->aux.p)};
+                 .align_vector = alignment(q->vector), .align_aux = alignment(q->aux.p),
+                 .mode_a = (uint8_t)q->mode_a, .mode_b = (uint8_t)q->mode_b};
 }
 
 static const char *type_name(int32_t t)
@@ -159,6 +160,9 @@ static void key_text(const Lt *lt, const Key *k, char text[ALGORITHM_KEY])
                      type_name(k->type_c), (long long)k->lda, (long long)k->ldb, (long long)k->ldc,
                      (long long)k->ld_aux, k->align_a, k->align_b, k->align_c, k->align_vector, k->align_aux,
                      k->epilogue, k->fast ? " fast" : "", lt->bytes);
+    if (k->mode_a || k->mode_b)
+        n += snprintf(text + n, n < ALGORITHM_KEY ? (size_t)(ALGORITHM_KEY - n) : 0, " scales %d %d",
+                      k->mode_a, k->mode_b);
     BUG_ON(n >= ALGORITHM_KEY);
 }
 
@@ -199,6 +203,10 @@ static void describe(Lt *lt, Plan *p, const LtProduct *q)
     SET(lt, p->desc, EPILOGUE, epilogue);
     if (fast)
         SET(lt, p->desc, FAST_ACCUM, fast);
+    if (q->mode_a || q->mode_b) {
+        SET(lt, p->desc, A_SCALE_MODE, q->mode_b);
+        SET(lt, p->desc, B_SCALE_MODE, q->mode_a);
+    }
     if (q->aux.p)
         SET(lt, p->desc, EPILOGUE_AUX_LD, q->aux.ld);
     set_pointers(lt, p, q);
@@ -246,7 +254,8 @@ static cublasStatus_t multiply(Lt *lt, const Plan *p, const LtProduct *q)
 static LtProduct next_set(Lt *lt, const LtProduct *q)
 {
     LtProduct next = *q;
-    void **at[] = {&next.a.p, &next.b.p, &next.c.p, &next.vector, &next.aux.p};
+    void **at[] = {&next.a.p, &next.b.p, &next.c.p, &next.vector, &next.aux.p, (void **)&next.scale_a,
+                   (void **)&next.scale_b};
     if (!lt->sets.n)
         return next;
     size_t by = (size_t)(lt->sets.turn++ % lt->sets.n) * lt->sets.stride;

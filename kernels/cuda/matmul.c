@@ -149,16 +149,27 @@ static LtMat lt_mat8(Mat8 m)
     return (LtMat){m.p, m.rows, m.cols, m.cols, m.format == E4M3 ? CUDA_R_8F_E4M3 : CUDA_R_8F_E5M2};
 }
 
+static int32_t lt_mode(Fp8Scaling s)
+{
+    return s == FP8_VECTORS   ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
+           : s == FP8_SQUARES ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
+                              : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+}
+
 /* Both factors have k along their rows, the only layout in which the library multiplies FP8 on every GPU
  * that has it; a may have any number of rows. Sums of a forward (both E4M3) may stay in the tensor cores'
- * precision; sums of gradients are promoted to F32 on the way. */
+ * precision; sums of gradients, and of blocks, are promoted to F32 on the way. With blocks the library asks
+ * for rows in fours. */
 void cuda_fp8_matmul(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
 {
     BUG_ON(a.rows != c.rows || b.rows != c.cols || a.cols != b.cols || b.rows % 16 || a.cols % 16);
     BUG_ON(c.type != BF16 && c.type != F16 && c.type != d->real);
+    int blocks = fp8_blocked(a.scaling);
+    BUG_ON(blocks != fp8_blocked(b.scaling) || a.scaling == FP8_SQUARES || (blocks && a.rows % 4));
     LtProduct q = {.c = lt_mat(c), .a = lt_mat8(a), .b = lt_mat8(b), .tb = 1, .acc = acc,
-                   .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .scale_a = a.inverse,
-                   .scale_b = b.inverse, .fast = a.format == E4M3 && b.format == E4M3};
+                   .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .scale_a = a.inverse, .scale_b = b.inverse,
+                   .mode_a = lt_mode(a.scaling), .mode_b = lt_mode(b.scaling),
+                   .fast = !blocks && a.format == E4M3 && b.format == E4M3};
     if (!c.rows || !c.cols)
         return;
     BUG_ON(!a.cols || (bias.p && bias.type != c.type));
@@ -171,15 +182,19 @@ void cuda_fp8_matmul(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
 void cuda_algorithms_prefix(const Device *d, char text[ALGORITHM_KEY]) { lt_prefix(cuda_of(d)->lt, text); }
 
 /* Fills an FP8 operand, which replay gives the memory of 16-bit numbers: random numbers of 16 bits go to the
- * second half of it, half of the rows at a time, and from there to FP8 in the first half. */
-static void random_fp8(Device *d, Mat m, Fp8Format format, Fp8Scale *scale, uint64_t key)
+ * second half of it, half of the rows at a time, and from there to FP8 in the first half. Scales of blocks
+ * are random numbers, too. */
+static void random_fp8(Device *d, Mat m, Fp8Format format, Fp8Scaling scaling, Fp8Scale *scale, uint64_t key)
 {
     char *first = m.p, *second = first + m.rows * m.cols;
     for (int64_t r = 0, n = m.rows / 2; n && r < m.rows; r += n) {
         Mat x = mat(second, n < m.rows - r ? n : m.rows - r, m.cols, F16);
         d->normals(d, x, (Mat){0}, 0, 1, key, r * m.cols, m.cols);
-        d->fp8_cast(d, first + r * m.cols, NULL, x, scale, format, 0);
+        d->fp8_cast(d, first + r * m.cols, NULL, x, scale, format, FP8_OWN);
     }
+    size_t scales = fp8_bytes(m.rows, m.cols, scaling) - (size_t)(m.rows * m.cols);
+    if (scales)
+        d->normals(d, mat(second, 1, (int64_t)(scales / sizeof(float)), F32), (Mat){0}, 0, 1, key, 0, 0);
 }
 
 /* Fills sets of operands with random numbers, enough sets that L2 does not hold them. Before the sets lies
@@ -196,7 +211,7 @@ static void ready_random(Device *d, const Product *q, char *first, size_t stride
                 continue;
             m.p = (char *)m.p + (size_t)s * stride;
             if (q->op == PRODUCT_FP8 && (k == 1 || k == 2))
-                random_fp8(d, m, k == 1 ? q->a : q->b, scale, key);
+                random_fp8(d, m, k == 1 ? q->a : q->b, k == 1 ? q->scaling_a : q->scaling_b, scale, key);
             else
                 d->normals(d, m, (Mat){0}, 0, 1, key, 0, m.cols);
         }

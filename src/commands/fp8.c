@@ -41,26 +41,36 @@ static uint16_t *original(Device *d, Mat x, const Unstored *made)
     return host;
 }
 
+/* 1 / scale of element (r, c). */
+static float inverse_at(const Mat8 *m, int64_t r, int64_t c)
+{
+    int64_t pitch = fp8_pitch(m->rows, m->cols, m->scaling);
+    return m->inverse[fp8_blocked(m->scaling) ? fp8_block_at(pitch, m->scaling, r, c) : 0];
+}
+
 static void see_cast(void *ctx, Device *d, const void *y, const void *yt, Mat x, const Unstored *made,
-                     const Fp8Scale *s, Fp8Format format)
+                     const Fp8Scale *s, Fp8Format format, Fp8Scaling scaling)
 {
     Errors *e = ctx;
     const Model *m = &e->run->model;
     int64_t at = s - m->fp8.scale, part = at / (LINEARS * LINEAR_SCALES), padded = fp8_padded(x.rows);
-    int64_t bytes = y ? x.rows * x.cols : x.cols * padded;
+    int64_t rows = y ? x.rows : x.cols, cols = y ? x.cols : padded;
+    size_t bytes = fp8_bytes(rows, cols, scaling);
     BUG_ON(part < 0 || part >= m->params->nparts || (!y && !yt));
     if (!bytes)
         return;
     int64_t layer = m->params->part[part].layer;
     Sums *sum = &e->sum[layer * LINEARS * LINEAR_SCALES + at % (LINEARS * LINEAR_SCALES)];
     uint16_t *host = original(d, x, made);
-    uint8_t *code = xcalloc((size_t)bytes, 1);
-    float inverse;
-    d->get(d, code, y ? y : yt, (size_t)bytes);
-    d->get(d, &inverse, &s->inverse, sizeof inverse);
+    uint8_t *code = xcalloc(bytes, 1);
+    Fp8Scale one;
+    Mat8 cast = mat8(code, rows, cols, format, scaling, &one);
+    d->get(d, code, y ? y : yt, bytes);
+    d->get(d, &one.inverse, &s->inverse, sizeof one.inverse);
     for (int64_t i = 0; i < x.rows * x.cols; i++) {
         double was = x.type == BF16 ? bf16_to_f32(host[i]) : f16_to_f32(host[i]);
-        float f8 = fp8_to_f32(y ? code[i] : code[i % x.cols * padded + i / x.cols], format);
+        int64_t r = y ? i / cols : i % x.cols, c = y ? i % cols : i / x.cols;
+        float f8 = fp8_to_f32(code[r * cols + c], format), inverse = inverse_at(&cast, r, c);
         double is = (double)f8 * (double)inverse;
         sum->n++;
         sum->squares += was * was;

@@ -139,6 +139,20 @@ static void rules_expert_fp8(Check *k)
          c->fp8 != FP8_NONE && shared % (16 * tp),
          "%ld is not a multiple of 16 x tensor_model_parallel_size %ld, as fp8 asks; nearest: %s", shared, tp,
          check_nearest_multiples(16 * tp, shared));
+    int blocks = c->fp8 != FP8_NONE && c->fp8_recipe == FP8_RECIPE_BLOCKWISE;
+    RULE(ON3(fp8_recipe, num_moe_experts, device), blocks && c->device == DEVICE_CUDA,
+         "blockwise does not go with num_moe_experts on a GPU: cuBLASLt multiplies blocks of rows in fours, "
+         "and an expert may have any number of rows; use delayed or tensorwise, or device: cpu");
+    RULE(ON3(moe_ffn_hidden_size, fp8_recipe, expert_tensor_parallel_size),
+         blocks && c->moe_ffn_hidden_size % (128 * etp),
+         "%ld is not a multiple of 128 x expert_tensor_parallel_size %ld, as fp8_recipe blockwise asks; "
+         "nearest: %s",
+         c->moe_ffn_hidden_size, etp, check_nearest_multiples(128 * etp, c->moe_ffn_hidden_size));
+    RULE(ON3(moe_shared_expert_intermediate_size, fp8_recipe, tensor_model_parallel_size),
+         blocks && shared % (128 * tp),
+         "%ld is not a multiple of 128 x tensor_model_parallel_size %ld, as fp8_recipe blockwise asks; "
+         "nearest: %s",
+         shared, tp, check_nearest_multiples(128 * tp, shared));
 }
 
 /* Checks the list of layers that have experts. */

@@ -182,6 +182,29 @@ static void rules_cut(Check *k)
          c->context_parallel_size, check_nearest_multiples(2 * c->context_parallel_size, c->seq_length));
 }
 
+/* Checks that a rank has whole blocks of 128 numbers, as one rank would cut the whole matrices. */
+static void rules_fp8_blocks(Check *k)
+{
+    Config *c = k->cfg;
+    int64_t tp = c->tensor_model_parallel_size, groups = c->num_query_groups;
+    int on = check_usable(k, ON2(fp8, fp8_recipe)) && c->fp8 != FP8_NONE &&
+             c->fp8_recipe == FP8_RECIPE_BLOCKWISE;
+    RULE(ON3(ffn_hidden_size, fp8_recipe, tensor_model_parallel_size), on && c->ffn_hidden_size % (128 * tp),
+         "%ld is not a multiple of 128 x tensor_model_parallel_size %ld, as fp8_recipe blockwise asks; "
+         "nearest: %s",
+         c->ffn_hidden_size, tp, check_nearest_multiples(128 * tp, c->ffn_hidden_size));
+    if (on && tp > 1 && check_usable(k, ON4(num_attention_heads, num_query_groups, kv_channels,
+                                            tensor_model_parallel_size))) {
+        int64_t q = c->num_attention_heads / tp * c->kv_channels;
+        int64_t kv = (groups < tp ? 1 : groups / tp) * c->kv_channels;
+        RULE(ON3(kv_channels, fp8_recipe, tensor_model_parallel_size), q % 128 || kv % 128,
+             "a rank has %ld columns of queries and %ld of keys, and fp8_recipe blockwise with "
+             "tensor_model_parallel_size %ld asks for multiples of 128; use kv_channels 128, or "
+             "tensor_model_parallel_size 1",
+             q, kv, tp);
+    }
+}
+
 /* Checks that the model's sizes are multiples of 16: FP8 is multiplied in pieces of 16 numbers. */
 static void rules_fp8(Check *k)
 {
@@ -486,6 +509,7 @@ void config_resolve(Check *k, int world, ConfigUse use)
     rules_batch(k);
     rules_logits(k);
     rules_fp8(k);
+    rules_fp8_blocks(k);
     rules_size(k);
     rules_pipeline(k);
     rules_moe(k);

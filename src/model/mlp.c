@@ -91,7 +91,7 @@ static void turn_activation(Model *m, int part, LayerActs *a, Arena *from)
 {
     Precision fc2 = model_precision(m, part, LINEAR_FC2);
     const Unstored made = {.h = a->h, .kind = (ActKind)m->cfg->activation};
-    a->at = linear_turned(from, a->h.rows, m->dim.F);
+    a->at = linear_turned(from, a->h.rows, m->dim.F, fc2.scaling);
     fc2.xt = &a->at;
     fc2.xa = &made;
     linear_turn(m->dev, a->a, fc2);

@@ -28,9 +28,11 @@ static int unstored(const Model *m, int part, LinearId which, int64_t rows)
            (which == LINEAR_QKV || !model_is_moe(m, part));
 }
 
-static void take_rows(Model *m, const Side *s, int64_t rows)
+static void take_rows(Model *m, int part, const Side *s, LinearId which, int64_t rows)
 {
-    *s->rows = (Mat8){arena_take(&m->scratch, (size_t)(rows * m->dim.H)), rows, m->dim.H, E4M3, NULL};
+    Precision p = model_precision(m, part, which);
+    void *at = arena_take(&m->scratch, fp8_bytes(rows, m->dim.H, p.scaling));
+    *s->rows = mat8(at, rows, m->dim.H, E4M3, p.scaling, p.x);
 }
 
 void model_norm_take(Model *m, const Pass *p, int part, LayerActs *a, LinearId which)
@@ -40,10 +42,11 @@ void model_norm_take(Model *m, const Pass *p, int part, LayerActs *a, LinearId w
     int64_t rows = a->x.rows;
     *s.rows = (Mat8){0};
     if (unstored(m, part, which, rows)) {
-        *s.turned = p->redo ? linear_turned(p->keep_w, rows, m->dim.H)
-                            : model_turned(m, part, p, ln, rows, m->dim.H);
+        *s.turned = p->redo
+                        ? linear_turned(p->keep_w, rows, m->dim.H, model_precision(m, part, which).scaling)
+                        : model_turned(m, part, p, ln, rows, m->dim.H);
         *s.ln = mat(NULL, rows, m->dim.H, m->dim.type);
-        take_rows(m, &s, rows);
+        take_rows(m, part, &s, which, rows);
         return;
     }
     *s.turned = (Fp8Turned){0};
@@ -59,10 +62,9 @@ static void write_fp8(Model *m, int part, const Side *s, LinearId which, Mat sum
     int turn = s->turned->room && !s->turned->there;
     d->fp8_norm(d, s->rows->p, turn ? s->turned->p : NULL, sum, *s->stat, x, res, drop,
                 params_weight(m->params, part, s->gain), params_weight(m->params, part, s->bias),
-                m->cfg->norm_epsilon, model_norm(m), p.x, p.delayed);
-    s->rows->inverse = p.x ? &p.x->inverse : NULL;
+                m->cfg->norm_epsilon, model_norm(m), p.x, p.scaling);
     if (turn)
-        linear_turned_made(d, s->turned, p.x, p.delayed);
+        linear_turned_made(d, s->turned, p.x, p.scaling);
 }
 
 void model_norm_fwd(Model *m, int part, LayerActs *a, LinearId which, Mat sum, Mat x, Mat res,
@@ -86,7 +88,7 @@ void model_norm_fwd(Model *m, int part, LayerActs *a, LinearId which, Mat sum, M
             d->norm_fwd(d, seen, *s.stat, *s.x, gain, bias, eps, model_norm(m), 1);
         if (m->fp8.watch)
             m->fp8.watch->see(m->fp8.watch->ctx, d, s.rows->p, NULL, seen, NULL,
-                              model_precision(m, part, which).x, E4M3);
+                              model_precision(m, part, which).x, E4M3, s.rows->scaling);
     }
     if (which == LINEAR_FC1)
         model_watch(m, part, "self_attention.linear_proj", *s.x);
@@ -102,10 +104,10 @@ void model_norm_restore(Model *m, const Pass *p, int part, LayerActs *a, LinearI
     if (unstored(m, part, which, s.x->rows)) {
         int turn = !s.turned->there;
         if (turn)
-            *s.turned = linear_turned(p->late, s.x->rows, m->dim.H);
+            *s.turned = linear_turned(p->late, s.x->rows, m->dim.H, model_precision(m, part, which).scaling);
         *s.rows = (Mat8){0};
         if (rows)
-            take_rows(m, &s, s.x->rows);
+            take_rows(m, part, &s, which, s.x->rows);
         if (turn || rows)
             write_fp8(m, part, &s, which, none, *s.x, none, NULL);
     } else if (!m->keep.ln) {

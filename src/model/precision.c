@@ -5,6 +5,11 @@
  * groups). So the scales of a step, and those in a checkpoint, are the same in every layout but for the
  * rounding of the values that were cast.
  *
+ * With blocks each block of a matrix has its own scale (device.h), found when it is cast. A rank of the
+ * tensor group has whole blocks (config_rules.c), so that the scales of weights, inputs and gradients are
+ * those of one rank; blocks of a weight gradient's factors reach over 128 tokens of a microbatch on this
+ * rank.
+ *
  * Weights change only between steps. Where a step has several microbatches, the FP8 copies that the
  * first one makes serve the others, for two bytes an element, where there is room (room.c); the last
  * layers go without first. A copy that is made anew has the same bits. Sharded weights are whole for one
@@ -31,6 +36,8 @@ int precision_delayed(const Model *m)
 {
     return m->cfg->fp8 != FP8_NONE && m->cfg->fp8_recipe == FP8_RECIPE_DELAYED;
 }
+
+static int is_blocked(const Config *c) { return c->fp8_recipe == FP8_RECIPE_BLOCKWISE; }
 
 /* Whether this layer is multiplied in FP8. */
 static int in_fp8(const Config *c, int layer)
@@ -100,9 +107,11 @@ void precision_open(Model *m, int recast, Arena *run)
     for (int64_t i = 0; i < m->fp8.keep * LINEARS; i++) {
         if (!is_kept(m, i))
             continue;
-        size_t n = (size_t)precision_weight(m, i)->n;
-        m->fp8.weight[i].plain = arena_take(run, n);
-        m->fp8.weight[i].turned = m->data->gradients ? arena_take(run, n) : NULL;
+        const Param *w = precision_weight(m, i);
+        const Fp8Scaling scaling = is_blocked(m->cfg) ? FP8_SQUARES : FP8_OWN;
+        m->fp8.weight[i].plain = arena_take(run, fp8_bytes(w->local_rows, w->local_cols, scaling));
+        m->fp8.weight[i].turned =
+            m->data->gradients ? arena_take(run, fp8_bytes(w->local_cols, w->local_rows, scaling)) : NULL;
     }
 }
 
@@ -132,26 +141,30 @@ Precision model_precision(const Model *m, int part, LinearId which)
     int64_t at = (int64_t)part * LINEARS + which;
     Fp8Scale *s =
         m->fp8.scale ? m->fp8.scale + (m->now.evaluating ? scales(m) : 0) + at * LINEAR_SCALES : NULL;
+    int delayed = is_known(m, at) && !m->now.evaluating;
     return (Precision){s,
                        s ? s + 1 : NULL,
                        s ? s + 2 : NULL,
-                       .fp8 = 1, .delayed = is_known(m, at) && !m->now.evaluating,
+                       .fp8 = 1,
+                       .scaling = is_blocked(m->cfg) ? FP8_VECTORS : delayed ? FP8_DELAYED : FP8_OWN,
                        .watch = m->fp8.watch, .kept = is_kept(m, at) ? &m->fp8.weight[at] : NULL};
 }
 
 Fp8Turned model_turned(const Model *m, int part, const Pass *p, Arena *from, int64_t rows, int64_t cols)
 {
     int kept = p->keep_w != &m->scratch && from == p->keep_w && rows == model_tokens(m);
-    if (!kept || !model_precision(m, part, LINEAR_FC1).fp8)
+    Precision precision = model_precision(m, part, LINEAR_FC1);
+    if (!kept || !precision.fp8)
         return (Fp8Turned){0};
-    return linear_turned(from, rows, cols);
+    return linear_turned(from, rows, cols, precision.scaling);
 }
 
 Fp8Turned model_turned_gradient(Model *m, int part, int64_t rows, int64_t cols, int weights)
 {
-    if (!weights || m->tp.group.overlap || !model_precision(m, part, LINEAR_FC1).fp8)
+    Precision precision = model_precision(m, part, LINEAR_FC1);
+    if (!weights || m->tp.group.overlap || !precision.fp8)
         return (Fp8Turned){0};
-    return linear_turned(&m->scratch, rows, cols);
+    return linear_turned(&m->scratch, rows, cols, precision.scaling);
 }
 
 /* Turns the largest magnitudes of this rank's parts into those of the whole tensors. As integers, the

@@ -62,6 +62,21 @@ static const struct { const char *args; int world; const char *says; int n;
     {FP8(64, 4, 16, 1) "|tensor_model_parallel_size=2", 2, "kv_channels: a rank has 8 columns of queries"},
     {FP8(64, 16, 8, 1), 1, "micro_batch_size: 1 x seq_length 8 is not a multiple of 16, as fp8 asks"},
     {FP8(64, 16, 8, 2), 1, NULL},
+#define BLOCKS(ffn, channels, tp)                                                                            \
+    FP8(ffn, channels, 16, 1) "|hidden_size=64|num_attention_heads=2|fp8_recipe=blockwise|"                  \
+                              "tensor_model_parallel_size=" #tp
+    {BLOCKS(128, 16, 1), 1, NULL},
+    {BLOCKS(192, 16, 1), 1,
+     "ffn_hidden_size: 192 is not a multiple of 128 x tensor_model_parallel_size 1, as fp8_recipe blockwise "
+     "asks; nearest: 128 or 256"},
+    {BLOCKS(128, 128, 2), 2,
+     "ffn_hidden_size: 128 is not a multiple of 128 x tensor_model_parallel_size 2, as fp8_recipe blockwise "
+     "asks; nearest: 256"},
+    {BLOCKS(256, 64, 2), 2,
+     "kv_channels: a rank has 64 columns of queries and 64 of keys, and fp8_recipe blockwise with "
+     "tensor_model_parallel_size 2 asks for multiples of 128; use kv_channels 128"},
+    {BLOCKS(256, 128, 2), 2, NULL},
+#undef BLOCKS
 #undef FP8
     {"fp8=hybrid|device=cuda|params_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length="
      "16|micro_batch_size=1|tensor_model_parallel_size=2|sequence_parallel=true|tp_comm_overlap=true",
@@ -450,6 +465,17 @@ static const struct { const char *args; int world; const char *says;
      "32 or 64"},
     {FP8 "|ffn_hidden_size=128|add_bias_linear=false|moe_shared_expert_intermediate_size=24", 1,
      "moe_shared_expert_intermediate_size: 24 is not a multiple of 16 x tensor_model_parallel_size 1"},
+#define BLOCKS(experts) FP8 "|ffn_hidden_size=128|fp8_recipe=blockwise|moe_ffn_hidden_size=" #experts
+    {BLOCKS(128), 1,
+     "fp8_recipe: blockwise does not go with num_moe_experts on a GPU: cuBLASLt multiplies blocks of rows in "
+     "fours"},
+    {BLOCKS(128) "|device=cpu", 1, NULL},
+    {BLOCKS(192) "|device=cpu", 1,
+     "moe_ffn_hidden_size: 192 is not a multiple of 128 x expert_tensor_parallel_size 1, as fp8_recipe "
+     "blockwise asks; nearest: 128 or 256"},
+    {BLOCKS(128) "|device=cpu|add_bias_linear=false|moe_shared_expert_intermediate_size=64", 1,
+     "moe_shared_expert_intermediate_size: 64 is not a multiple of 128 x tensor_model_parallel_size 1"},
+#undef BLOCKS
 #undef FP8
     {"num_distributed_optimizer_instances=4|data_parallel_sharding_strategy=optim|"
      "expert_model_parallel_size=2", 4,

@@ -52,6 +52,9 @@ layouts() {
 * 2 tp=2 sp tp_comm_overlap=true activation=gelu_tanh micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid
 4 tp=2 sp pp=2 schedule=zb-h1 tp_comm_overlap=true micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid fp8_recipe=tensorwise staged
 2 tp=2 sp micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid
+* 2 tp=2 sp tp_comm_overlap=true micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid fp8_recipe=blockwise kv_channels=128 ffn_hidden_size=256
+2 tp=2 sp pp=1 micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid fp8_recipe=blockwise kv_channels=128 ffn_hidden_size=512 full
+2 pp=2 schedule=zb-h1 micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid fp8_recipe=blockwise ffn_hidden_size=128 cpu_offloading_num_layers=2
 2 tp=2 sp selective
 4 tp=4 sp tp_comm_overlap=true staged
 2 pp=2 schedule=gpipe

@@ -168,9 +168,9 @@ static void test_layer_fp8(void)
 
 /* Transposed copies that the casts of rows have made give the bits of the weight gradient's own casts, also
  * where another microbatch has changed the scales in between; x itself is not read. */
-static void test_layer_turned(int delayed)
+static void test_layer_turned(Fp8Scaling scaling)
 {
-    enum { T = 48, IN = 80, OUT = 112 };
+    enum { T = 48, IN = 144, OUT = 272 };
     Arena scratch = {.name = "scratch", .size = 1 << 17};
     scratch.base = gpu.take(&gpu, scratch.size);
     Eight x = eight_open(T, IN, BF16, 80, 2, E4M3, 0), other = eight_open(T, IN, BF16, 81, 90, E4M3, 0);
@@ -180,8 +180,9 @@ static void test_layer_turned(int delayed)
     Mat none = {.type = BF16}, no_bias = {.type = F32}, gone = x.x.dev;
     gone.p = NULL;
     for (int turned = 0; turned < 2; turned++) {
-        Fp8Turned xt = linear_turned(&scratch, T, IN), dyt = linear_turned(&scratch, T, OUT);
-        Precision p = {x.scale, w.scale, dy.scale, .fp8 = 1, .delayed = delayed}, with = p;
+        Fp8Turned xt = linear_turned(&scratch, T, IN, scaling),
+                  dyt = linear_turned(&scratch, T, OUT, scaling);
+        Precision p = {x.scale, w.scale, dy.scale, .fp8 = 1, .scaling = scaling}, with = p;
         with.xt = turned ? &xt : NULL;
         with.dyt = turned ? &dyt : NULL;
         linear_fwd(&gpu, &scratch, y.dev, x.x.dev, w.x.dev, none, with);
@@ -195,7 +196,7 @@ static void test_layer_turned(int delayed)
     float got[2][OUT * IN];
     for (int i = 0; i < 2; i++)
         gpu.get(&gpu, got[i], dw[i].dev.p, sizeof got[i]);
-    CHECK(!memcmp(got[0], got[1], sizeof got[0]), "delayed %d: dw from kept copies has other bits", delayed);
+    CHECK(!memcmp(got[0], got[1], sizeof got[0]), "scaling %d: dw from kept copies has other bits", scaling);
     Pair *pairs[] = {&y, &dx, &dw[0], &dw[1]};
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         pair_close(pairs[i]);
@@ -287,6 +288,76 @@ static void test_fp8_twin(void)
     free(ours);
 }
 
+/* Casts of blocks have the CPU's bytes and scales, by rows and transposed, and products those of the same
+ * bytes on the CPU. */
+static void test_blocks_twin(void)
+{
+    uint64_t s = 4500;
+    for (int i = 0; i < 40; i++) {
+        int64_t m = 4 + 4 * (int64_t)draw(&s, 90), n = 16 + 16 * (int64_t)draw(&s, 20);
+        int64_t k = 16 + 16 * (int64_t)draw(&s, 40), padded = fp8_padded(m), kn = fp8_padded(n);
+        Fp8Format f = draw(&s, 2) ? E5M2 : E4M3;
+        Fp8Scaling of_b = draw(&s, 2) ? FP8_SQUARES : FP8_VECTORS;
+        Dtype t = draw(&s, 2) ? F16 : BF16, out = draw(&s, 2) ? F32 : t;
+        int acc = (int)draw(&s, 2), bias = !acc && out == t;
+        Pair x = pair_open(m, k, 8 * (i % 3), 0, t, 10 * s, 1), w = pair_open(n, k, 0, 0, t, 10 * s + 1, 1);
+        Pair c = pair_open(m, n, 0, 0, out, 10 * s + 2, acc ? 1 : NAN),
+             b = pair_open(1, n, 0, 0, out, 10 * s + 3, 1);
+        for (int64_t e = 0; e < m * k; e++)
+            put(x.host.p, e / k * x.host.ld + e % k, t,
+                ldexp(cell(&x, e), (int)(e / k * 7 + e % k / 128 * 5) % 15 - 14) * (e / k % 9 != 4));
+        for (int64_t e = 0; e < n * k; e++)
+            put(w.host.p, e, t, ldexp(cell(&w, e), (int)(e / k / 128 * 5 + e % k / 128 * 3) % 11 - 10));
+        gpu.put(&gpu, x.dev_base, x.base, x.bytes);
+        gpu.put(&gpu, w.dev_base, w.base, w.bytes);
+        const size_t bytes[] = {fp8_bytes(m, k, FP8_VECTORS), fp8_bytes(k, padded, FP8_VECTORS),
+                                fp8_bytes(n, k, of_b), fp8_bytes(k, kn, of_b)};
+        char *on[4], *ours[4], *got[4];
+        for (int p = 0; p < 4; p++) {
+            on[p] = gpu.take(&gpu, bytes[p]);
+            gpu.zero(&gpu, on[p], bytes[p]);
+            ours[p] = xcalloc(bytes[p], 1);
+            got[p] = xcalloc(bytes[p], 1);
+        }
+        cpu.fp8_cast(&cpu, ours[0], ours[1], x.host, NULL, f, FP8_VECTORS);
+        cpu.fp8_cast(&cpu, ours[2], ours[3], w.host, NULL, E4M3, of_b);
+        gpu.fp8_cast(&gpu, on[0], i % 2 ? NULL : on[1], x.dev, NULL, f, FP8_VECTORS);
+        gpu.fp8_cast(&gpu, i % 3 ? NULL : on[2], on[3], w.dev, NULL, E4M3, of_b);
+        if (i % 2)
+            gpu.fp8_cast(&gpu, NULL, on[1], x.dev, NULL, f, FP8_VECTORS);
+        if (i % 3)
+            gpu.fp8_cast(&gpu, on[2], NULL, w.dev, NULL, E4M3, of_b);
+        for (int p = 0; p < 4; p++) {
+            gpu.get(&gpu, got[p], on[p], bytes[p]);
+            CHECK(!memcmp(got[p], ours[p], bytes[p]),
+                  "%d x %d x %d, operand %d, scaling %d: other bytes than the CPU's", (int)m, (int)n, (int)k,
+                  p, of_b);
+        }
+        cpu.fp8_matmul(&cpu, c.host, mat8(ours[0], m, k, f, FP8_VECTORS, NULL),
+                       mat8(ours[2], n, k, E4M3, of_b, NULL), bias ? b.host : (Mat){.type = out}, acc);
+        gpu.fp8_matmul(&gpu, c.dev, mat8(on[0], m, k, f, FP8_VECTORS, NULL),
+                       mat8(on[2], n, k, E4M3, of_b, NULL), bias ? b.dev : (Mat){.type = out}, acc);
+        double e = difference(&c);
+        CHECK(e <= tolerance(out, k), "%d x %d x %d by blocks, scaling %d, to %s: off by %g", (int)m, (int)n,
+              (int)k, of_b, dtype_name(out), e);
+        for (int p = 0; p < 4; p++) {
+            gpu.give(&gpu, on[p], bytes[p]);
+            free(ours[p]);
+            free(got[p]);
+        }
+        Pair *pairs[] = {&x, &w, &c, &b};
+        for (size_t p = 0; p < sizeof pairs / sizeof *pairs; p++)
+            pair_close(pairs[p]);
+    }
+}
+
+/* Bytes of the larger of a cast matrix and its transpose, a multiple of 16. */
+static size_t cast_bytes(int64_t rows, int64_t cols, Fp8Scaling scaling)
+{
+    size_t y = fp8_bytes(rows, cols, scaling), yt = fp8_bytes(cols, fp8_padded(rows), scaling);
+    return ((y > yt ? y : yt) + 15) / 16 * 16;
+}
+
 /* fp8_act gives the bytes and the scale of a matrix that act_fwd or act_bwd has stored. */
 static void test_fp8_act(void)
 {
@@ -294,9 +365,12 @@ static void test_fp8_act(void)
     for (int i = 0; i < 48; i++) {
         ActKind kind = (ActKind)(i % 6);
         Dtype t = draw(&s, 2) ? F16 : BF16;
-        int64_t rows = 1 + (int)draw(&s, 150), f = 16 + 16 * (int)draw(&s, 12), wide = act_width(kind, f);
-        int back = i / 6 % 2, delayed = i / 12 % 2;
-        size_t bytes = (size_t)(fp8_padded(rows) * wide);
+        Fp8Scaling scaling = (Fp8Scaling)(i / 12 % 3);
+        int64_t rows = 1 + (int)draw(&s, 150), f = 16 + 16 * (int)draw(&s, 12);
+        f = scaling == FP8_VECTORS && act_gated(kind) ? 128 * (1 + f / 100) : f;
+        int64_t wide = act_width(kind, f);
+        int back = i / 6 % 2;
+        size_t bytes = cast_bytes(rows, wide, scaling);
         Pair h = pair_open(rows, wide, 8 * (i % 2), 0, t, 10 * s, 2), da = pair_open(rows, f, 0, 0, t, 3, 1);
         Pair out = pair_open(rows, back ? wide : f, 0, 0, t, 0, NAN);
         char *y = gpu.take(&gpu, 4 * bytes), *host = xcalloc(4, bytes);
@@ -307,14 +381,14 @@ static void test_fp8_act(void)
             gpu.act_bwd(&gpu, out.dev, da.dev, h.dev, kind);
         else
             gpu.act_fwd(&gpu, out.dev, h.dev, kind);
-        gpu.fp8_cast(&gpu, y, y + bytes, out.dev, scale, back ? E5M2 : E4M3, delayed);
+        gpu.fp8_cast(&gpu, y, y + bytes, out.dev, scale, back ? E5M2 : E4M3, scaling);
         gpu.fp8_act(&gpu, y + 2 * bytes, y + 3 * bytes, back ? da.dev : none, h.dev, kind, scale + 1,
-                    delayed);
+                    scaling);
         gpu.get(&gpu, got, scale, sizeof got);
         gpu.get(&gpu, host, y, 4 * bytes);
         CHECK(!memcmp(host, host + 2 * bytes, 2 * bytes) && !memcmp(&got[0], &got[1], sizeof got[0]),
-              "%d x %d %s, activation %d, backward %d, delayed %d: other bytes than stored", (int)rows,
-              (int)f, dtype_name(t), kind, back, delayed);
+              "%d x %d %s, activation %d, backward %d, scaling %d: other bytes than stored", (int)rows,
+              (int)f, dtype_name(t), kind, back, scaling);
         gpu.give(&gpu, y, 4 * bytes);
         gpu.give(&gpu, scale, 2 * sizeof *scale);
         free(host);
@@ -335,8 +409,9 @@ static void test_fp8_norm(void)
         Dtype t = draw(&s, 2) ? F16 : BF16;
         NormKind kind = draw(&s, 2) ? NORM_RMS : NORM_LAYER;
         int64_t n = cols[i % 7], rows = 1 + (int)draw(&s, 50);
-        int delayed = i / 7 % 2, adds = (int)draw(&s, 4), drops = (int)draw(&s, 2);
-        size_t bytes = (size_t)(fp8_padded(rows) * n);
+        Fp8Scaling scaling = (Fp8Scaling)(i / 7 % 3);
+        int adds = (int)draw(&s, 4), drops = (int)draw(&s, 2);
+        size_t bytes = cast_bytes(rows, n, scaling);
         Positions runs = positions_one(0, 32);
         Dropout drop = {.p = drops ? 0.3 : 0, .key = 77, .runs = &runs};
         drop.sample = gpu.take(&gpu, sizeof sample);
@@ -355,17 +430,17 @@ static void test_fp8_norm(void)
             gpu.add_norm_fwd(&gpu, sum.dev, ln.dev, stat.dev, x.dev, r, &drop, gain.dev, b, 1e-5, kind);
         else
             gpu.norm_fwd(&gpu, ln.dev, stat.dev, x.dev, gain.dev, b, 1e-5, kind, 1);
-        gpu.fp8_cast(&gpu, y, y + bytes, ln.dev, scale, E4M3, delayed);
+        gpu.fp8_cast(&gpu, y, y + bytes, ln.dev, scale, E4M3, scaling);
         gpu.fp8_norm(&gpu, i % 5 ? y + 2 * bytes : NULL, i % 5 != 1 ? y + 3 * bytes : NULL,
                      adds ? sum2.dev : none, stat2.dev, x.dev, r, adds ? &drop : NULL, gain.dev, b, 1e-5,
-                     kind, scale + 1, delayed);
+                     kind, scale + 1, scaling);
         gpu.get(&gpu, got, scale, sizeof got);
         gpu.get(&gpu, host, y, 4 * bytes);
         CHECK((!(i % 5) || !memcmp(host, host + 2 * bytes, bytes)) &&
                   (i % 5 == 1 || !memcmp(host + bytes, host + 3 * bytes, bytes)) &&
                   !memcmp(&got[0], &got[1], sizeof got[0]),
-              "%d x %d %s, norm %d, delayed %d, adds %d: other bytes than stored", (int)rows, (int)n,
-              dtype_name(t), kind, delayed, adds);
+              "%d x %d %s, norm %d, scaling %d, adds %d: other bytes than stored", (int)rows, (int)n,
+              dtype_name(t), kind, scaling, adds);
         gpu.get(&gpu, sum.base, sum.dev_base, sum.bytes);
         gpu.get(&gpu, stat.base, stat.dev_base, stat.bytes);
         gpu.get(&gpu, sum2.base, sum2.dev_base, sum2.bytes);
@@ -388,10 +463,12 @@ int main(void)
     cuda_open(&gpu, F32, 0);
     test_fp8();
     test_layer_fp8();
-    test_layer_turned(0);
-    test_layer_turned(1);
+    test_layer_turned(FP8_OWN);
+    test_layer_turned(FP8_DELAYED);
+    test_layer_turned(FP8_VECTORS);
     test_delayed();
     test_fp8_twin();
+    test_blocks_twin();
     test_fp8_act();
     test_fp8_norm();
     cuda_close(&gpu);

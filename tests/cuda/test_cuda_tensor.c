@@ -97,11 +97,11 @@ static void near(const char *what, Precision p, Mat blocks, Mat whole, const dou
     double *want = seen(whole);
     /* delayed scales are the same for every block; a current scale of a block is finer than that of all
      * rows */
-    double same = p.fp8 && !p.delayed ? 0.15 : 1.0 / 64,
+    double same = p.fp8 && p.scaling == FP8_OWN ? 0.15 : 1.0 / 64,
            e[2] = {off(blocks, want), exact ? off(blocks, exact) : 0};
-    CHECK(e[0] <= same, "%s, fp8 %d, delayed %d: blocks are %g off the whole", what, p.fp8, p.delayed, e[0]);
+    CHECK(e[0] <= same, "%s, fp8 %d, delayed %d: blocks are %g off the whole", what, p.fp8, p.scaling, e[0]);
     CHECK(e[1] <= (p.fp8 ? 0.15 : 1.0 / 64), "%s, fp8 %d, delayed %d: blocks are %g off", what, p.fp8,
-          p.delayed, e[1]);
+          p.scaling, e[1]);
     free(want);
 }
 
@@ -160,7 +160,8 @@ static void scatters(Precision p)
         tensor_wait(&group, column_linear_bwd_x(&dev, &group, &scratch, dx[k], x, v, p));
         arena_reset(&scratch, 0);
     }
-    p.delayed = p.fp8;                 /* the input has one scale for all blocks, as with delayed scales */
+    p.scaling =
+        p.fp8 ? FP8_DELAYED : FP8_OWN; /* the input has one scale for all blocks, as with delayed scales */
     near("linear, scatter", p, y[1], y[0], NULL);
     near("matmul, scatter", p, dx[1], dx[0], NULL);
     arena_reset(&mem, mark);
@@ -196,7 +197,7 @@ int main(int argc, char **argv)
     gathers(p);
     scatters(p);
     dev.fp8_next(&dev, scale, 3, 1, 1);        /* the products above have left their magnitudes */
-    p.delayed = 1;
+    p.scaling = FP8_DELAYED;
     gathers(p);
     scatters(p);
     device_arena_close(&dev, &scratch);

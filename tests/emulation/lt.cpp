@@ -29,6 +29,7 @@ struct cublasLtMatmulDescOpaque_t {
     const float *scale_a, *scale_b;
     int32_t aux_type, bias_type;
     int8_t fast;
+    int32_t mode_a, mode_b;    /* cublasLtMatmulMatrixScale_t */
 };
 using Desc = cublasLtMatmulDescOpaque_t;
 using Layout = cublasLtMatrixLayoutOpaque_t;
@@ -96,6 +97,8 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMa
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:      return set(&d->scale_b, v, n);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: return set(&d->aux_type, v, n);
     case CUBLASLT_MATMUL_DESC_FAST_ACCUM:           return set(&d->fast, v, n);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE:         return set(&d->mode_a, v, n);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE:         return set(&d->mode_b, v, n);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:       return set(&d->bias_type, v, n);
     }
     return no("an unknown attribute of a product");
@@ -179,6 +182,28 @@ static const char *epilogue_wrong(const Desc *p, const Layout *a, const Layout *
     return NULL;
 }
 
+enum { ONE = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, VECTORS = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+       SQUARES = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F };
+
+/* Scales of blocks, by the library's documentation: on compute capability 9.0, which the emulated GPU has. */
+static const char *blocks_wrong(const Desc *p, const Layout *d)
+{
+    for (int32_t mode : {p->mode_a, p->mode_b})
+        if (mode != ONE && mode != VECTORS && mode != SQUARES)
+            return "an unknown kind of scales";
+    if (p->mode_a == ONE && p->mode_b == ONE)
+        return NULL;
+    if (p->mode_a == ONE || p->mode_b == ONE || (p->mode_a == SQUARES && p->mode_b == SQUARES))
+        return "kinds of scales that do not go together";
+    if (p->fast)
+        return "fast accumulation with scales of blocks";
+    if (d->rows % 4 || d->cols % 4)
+        return "scales of blocks and sizes that are no multiples of 4";
+    if (!p->scale_a || !p->scale_b || (uintptr_t)p->scale_a % 16 || (uintptr_t)p->scale_b % 16)
+        return "scales of blocks that are missing, or not at a multiple of 16 bytes";
+    return NULL;
+}
+
 static const char *fp8_wrong(const Desc *p, const Layout *a, const Layout *b, const Layout *d)
 {
     if (!is_fp8(a->type))
@@ -188,7 +213,7 @@ static const char *fp8_wrong(const Desc *p, const Layout *a, const Layout *b, co
     if (a->rows % 16 || a->cols % 16 || a->ld % 16 || b->ld % 16
         || d->ld * (int64_t)type_bytes(d->type) % 16)
         return "FP8 of sizes that are no multiples of 16 bytes";
-    return NULL;
+    return blocks_wrong(p, d);
 }
 
 /* Returns why descriptor and layouts are no legal product; NULL: they are one. */
@@ -217,7 +242,8 @@ static uint64_t problem(const Desc *p, const Layout *a, const Layout *b, const L
 {
     uint64_t h = cublasLtGetVersion();
     for (uint64_t v :
-         {(uint64_t)p->ta, (uint64_t)p->tb, (uint64_t)p->epilogue, (uint64_t)p->aux_ld, (uint64_t)p->fast})
+         {(uint64_t)p->ta, (uint64_t)p->tb, (uint64_t)p->epilogue, (uint64_t)p->aux_ld, (uint64_t)p->fast,
+          (uint64_t)p->mode_a, (uint64_t)p->mode_b})
         h = mix(h, v);
     for (const Layout *l : {a, b, d})
         for (uint64_t v : {(uint64_t)l->type, l->rows, l->cols, (uint64_t)l->ld})
@@ -315,6 +341,30 @@ static std::vector<float> unpack(const void *p, const Layout *l, int lanes_are_c
     return x;
 }
 
+/* Floats from one row of scales to the next, and number of rows: blocks of 128 along k are rows for
+ * VECTORS, and columns, in fours, for SQUARES. */
+static uint64_t scales_pitch(int32_t mode, uint64_t lanes, uint64_t k)
+{
+    return mode == VECTORS ? lanes : ((k + 127) / 128 + 3) / 4 * 4;
+}
+static size_t scales_bytes(int32_t mode, uint64_t lanes, uint64_t k)
+{
+    const uint64_t rows = mode == VECTORS ? (k + 127) / 128 : (lanes + 127) / 128;
+    return mode == ONE ? 4 : 4 * ((rows - 1) * scales_pitch(mode, lanes, k)
+                                  + (mode == VECTORS ? lanes : (k + 127) / 128));
+}
+
+/* Multiplies x, as unpack has made it, by the scales of its blocks. */
+static void scale_blocks(std::vector<float> *x, const float *scale, int32_t mode, uint64_t lanes, uint64_t k,
+                         int k_first)
+{
+    const uint64_t pitch = scales_pitch(mode, lanes, k);
+    for (uint64_t i = 0; mode != ONE && i < lanes; i++)
+        for (uint64_t j = 0; j < k; j++)
+            (*x)[k_first ? j * lanes + i : i * k + j] *=
+                mode == VECTORS ? scale[j / 128 * pitch + i] : scale[i / 128 * pitch + j / 128];
+}
+
 /* sum [n][m] += a [k][m] b [n][k], added in the order of k in [k0, k1). */
 static void add_products(float *sum, const std::vector<float> &a, const std::vector<float> &b, uint64_t m,
                          uint64_t n, uint64_t k, uint64_t k0, uint64_t k1)
@@ -343,7 +393,8 @@ static void finish(const Product *q, const float *sum)
     const Desc *p = &q->p;
     int64_t m = (int64_t)q->d.rows, n = (int64_t)q->d.cols;
     int bias = p->epilogue == CUBLASLT_EPILOGUE_BIAS || p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    float scale = q->alpha * (p->scale_a ? *p->scale_a : 1) * (p->scale_b ? *p->scale_b : 1);
+    const float *one_a = p->mode_a == ONE ? p->scale_a : NULL, *one_b = p->mode_b == ONE ? p->scale_b : NULL;
+    float scale = q->alpha * (one_a ? *one_a : 1) * (one_b ? *one_b : 1);
     cudaDataType vector = (cudaDataType)bias_type(&q->a, &q->d);
     for (int64_t j = 0; j < n; j++)
         for (int64_t i = 0; i < m; i++) {
@@ -392,6 +443,8 @@ static void run(const Product *q)
     uint64_t m = q->d.rows, n = q->d.cols, k = q->p.ta ? q->a.rows : q->a.cols;
     std::vector<float> a = unpack(q->pa, &q->a, q->p.ta, 1), b = unpack(q->pb, &q->b, !q->p.tb, 0),
                        sum(m * n);
+    scale_blocks(&a, q->p.scale_a, q->p.mode_a, m, k, 1);
+    scale_blocks(&b, q->p.scale_b, q->p.mode_b, n, k, 0);
     poison(q->workspace, q->workspace_bytes);
     add_products(sum.data(), a, b, m, n, k, 0, q->algorithm ? k / 2 : k);
     if (q->algorithm) {
@@ -443,8 +496,11 @@ static void check_memory(const Product *q, const cublasLtMatmulAlgo_t *algo)
         if (overlap(q->workspace, q->workspace_bytes, pointer[i], bytes[i]))
             emulation_fail("%s lies in the workspace", operand[i]);
     }
-    emulation_check(p->scale_a, p->scale_a ? 4 : 0, "cublasLtMatmul: scale of A");
-    emulation_check(p->scale_b, p->scale_b ? 4 : 0, "cublasLtMatmul: scale of B");
+    const uint64_t k = p->ta ? q->a.rows : q->a.cols;
+    const size_t scales_a = p->scale_a ? scales_bytes(p->mode_a, q->d.rows, k) : 0;
+    const size_t scales_b = p->scale_b ? scales_bytes(p->mode_b, q->d.cols, k) : 0;
+    emulation_check(p->scale_a, scales_a, "cublasLtMatmul: scale of A");
+    emulation_check(p->scale_b, scales_b, "cublasLtMatmul: scale of B");
     if (q->pc != q->pd && overlap(q->pd, bytes[3], q->pc, bytes[2]))
         emulation_fail("cublasLtMatmul: the output lies half over C");
     emulation_check(q->workspace, q->workspace_bytes, "cublasLtMatmul: workspace");

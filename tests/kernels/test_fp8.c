@@ -1,5 +1,5 @@
-/* test_fp8 -- FP8 on the CPU: every number of both formats, casts of every BF16 and F16, scales, products,
- * against arithmetic in F64
+/* test_fp8 -- FP8 on the CPU: every number of both formats, casts of every BF16 and F16, scales, of
+ * blocks, too, products, against arithmetic in F64
  *
  *   test_fp8 [ISA]      only this instruction set */
 #include "fp8.h"
@@ -116,12 +116,112 @@ static void scales(Device *d, int recent)
     CHECK(all[0].scale == 0 && all[0].history[0] == 0, "a scale that nothing was cast with has changed");
 }
 
-/* fp8_act gives the bytes and the scale of a matrix that act_fwd or act_bwd has stored. */
-static void activations(Device *d, ActKind kind, Dtype t, int delayed)
+/* Wrong numbers and scales of a matrix [rows, cols] whose element (r, c) is x[r * down + c * across], and
+ * which was cast to y: each scale is the least power of two that brings the block's largest magnitude into
+ * the format. */
+static int blocks_wrong(const uint8_t *y, const double *x, int64_t rows, int64_t cols, int64_t down,
+                        int64_t across, Fp8Format f, Fp8Scaling scaling)
 {
-    enum { T = 77, F = 272, PADDED = 80 };
+    const float *inverse = (const float *)(y + rows * cols);
+    const int64_t high = scaling == FP8_VECTORS ? 1 : 128;
+    int wrong = 0;
+    for (int64_t r0 = 0; r0 < rows; r0 += high)
+        for (int64_t c0 = 0; c0 < cols; c0 += 128) {
+            double most = 0, is = 1;
+            int64_t r1 = r0 + high < rows ? r0 + high : rows, c1 = c0 + 128 < cols ? c0 + 128 : cols;
+            for (int64_t i = 0; i < (r1 - r0) * (c1 - c0); i++) {
+                double v = fabs(x[(r0 + i / (c1 - c0)) * down + (c0 + i % (c1 - c0)) * across]);
+                most = v > most || isnan(v) ? v : most;
+            }
+            if (most > 0 && isfinite(most))
+                is = ldexp(1, (int)fmax(-126, ceil(log2(most / (f == E4M3 ? 448 : 57344)))));
+            double got = scaling == FP8_VECTORS ? inverse[c0 / 128 * rows + r0]
+                                                : inverse[r0 / 128 * ((cols + 511) / 512 * 4) + c0 / 128];
+            wrong += isfinite(most) ? got != is : !isnan(got);
+            for (int64_t i = 0; i < (r1 - r0) * (c1 - c0); i++) {
+                int64_t r = r0 + i / (c1 - c0), c = c0 + i % (c1 - c0);
+                wrong += !same(value(y[r * cols + c], f), cast(x[r * down + c * across] / is, f));
+            }
+        }
+    return wrong;
+}
+
+/* Casts by blocks, by rows and transposed, with magnitudes that differ between them; kind 1: some are
+ * zeros, 2: some are not finite, 3: some are at the end of BF16's range. */
+static void blocks(Device *d, int64_t rows, int64_t cols, Dtype t, Fp8Format f, Fp8Scaling scaling, int kind)
+{
+    const int64_t padded = (rows + 15) / 16 * 16, ld = cols + 3;
+    const size_t n = fp8_bytes(rows, cols, scaling), nt = fp8_bytes(cols, padded, scaling);
+    uint16_t *x = xcalloc((size_t)(rows * ld), 2);
+    double *was = xcalloc((size_t)(padded * cols), sizeof *was);
+    uint8_t *y = xcalloc(n, 1), *yt = xcalloc(nt, 1);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        int64_t block = i / cols / 128 * 7 + i % cols / 128 * 3 + i / cols % 5;
+        int size = t == BF16 && kind == 3 ? (block % 3 == 0 ? -125 : 100) : (int)(block % 11) - 6;
+        double v = ldexp(normal(21, i), size);
+        v = kind == 1 && i % cols % 128 == 0 ? ldexp(1.75, size + 4) : v; /* the format's largest number */
+        v = kind == 1 && block % 4 == 1 ? 0 : v;
+        put(x, i / cols * ld + i % cols, t, kind == 2 && i % 1777 == 5 ? (i % 2 ? INFINITY : NAN) : v);
+        was[i] = get(x, i / cols * ld + i % cols, t);
+    }
+    memset(yt, 77, nt);
+    d->fp8_cast(d, y, yt, (Mat){x, rows, cols, ld, t}, NULL, f, scaling);
+    int wrong = blocks_wrong(y, was, rows, cols, cols, 1, f, scaling),
+        turned = blocks_wrong(yt, was, cols, padded, 1, cols, f, scaling);
+    CHECK(!wrong && !turned, "%s %s %ld x %ld, scaling %d, kind %d: %d wrong, %d in the transpose", d->isa,
+          dtype_name(t), rows, cols, scaling, kind, wrong, turned);
+    free(x);
+    free(was);
+    free(y);
+    free(yt);
+}
+
+/* c (+)= a b^T + bias of matrices that were cast by blocks. */
+static void blocks_product(Device *d, int64_t m, int64_t n, int64_t k, Fp8Scaling of_b, Dtype out, int acc)
+{
+    Fp8Format fa = acc ? E5M2 : E4M3;
+    uint16_t *x = xcalloc((size_t)(m * k), 2), *w = xcalloc((size_t)(n * k), 2);
+    uint8_t *a = xcalloc(fp8_bytes(m, k, FP8_VECTORS), 1), *b = xcalloc(fp8_bytes(n, k, of_b), 1);
+    char *c = xcalloc((size_t)(m * n), 4), bias[4 * 512];
+    double worst = 0, *want = xcalloc((size_t)(m * n), sizeof *want);
+    for (int64_t i = 0; i < m * k; i++)
+        put(x, i, BF16, ldexp(normal(31, i), (int)(i / k * 3 + i % k / 128) % 9 - 4));
+    for (int64_t i = 0; i < n * k; i++)
+        put(w, i, BF16, ldexp(normal(32, i), (int)(i / k / 128 * 5 + i % k / 128) % 7 - 3));
+    for (int64_t i = 0; i < n; i++)
+        put(bias, i, out, normal(33, i));
+    d->fp8_cast(d, a, NULL, mat(x, m, k, BF16), NULL, fa, FP8_VECTORS);
+    d->fp8_cast(d, b, NULL, mat(w, n, k, BF16), NULL, E4M3, of_b);
+    Mat8 am = mat8(a, m, k, fa, FP8_VECTORS, NULL), bm = mat8(b, n, k, E4M3, of_b, NULL);
+    for (int64_t i = 0; i < m * n; i++) {
+        put(c, i, out, acc ? normal(34, i) : NAN);
+        want[i] = acc ? get(c, i, out) : get(bias, i % n, out);
+        for (int64_t l = 0; l < k; l++) {
+            int64_t r = i / n, o = i % n;
+            double by = am.inverse[l / 128 * m + r];
+            by *=
+                bm.inverse[of_b == FP8_VECTORS ? l / 128 * n + o : o / 128 * ((k + 511) / 512 * 4) + l / 128];
+            want[i] += value(a[r * k + l], fa) * value(b[o * k + l], E4M3) * by;
+        }
+    }
+    d->fp8_matmul(d, mat(c, m, n, out), am, bm, acc ? (Mat){.type = out} : mat(bias, 1, n, out), acc);
+    for (int64_t i = 0; i < m * n; i++) {
+        double e = fabs(get(c, i, out) - want[i]) / (fabs(want[i]) + 16 * sqrt((double)k));
+        worst = e > worst || isnan(e) ? e : worst;
+    }
+    CHECK(worst <= (out == F32 ? 1e-5 : 5e-3), "%s %ld x %ld x %ld by blocks: off by %g", d->isa, m, n, k,
+          worst);
+    void *all[] = {x, w, a, b, c, want};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
+/* fp8_act gives the bytes and the scale of a matrix that act_fwd or act_bwd has stored. */
+static void activations(Device *d, ActKind kind, Dtype t, Fp8Scaling scaling)
+{
+    enum { T = 77, F = 384, PADDED = 80, BYTES = 2 * F * (PADDED + 2 * 4) };
     static uint16_t h[T * 2 * F], da[T * F], out[T * 2 * F];
-    static uint8_t y[4][2 * F * PADDED];
+    static uint8_t y[4][BYTES];
     int64_t wide = act_width(kind, F);
     for (int i = 0; i < T * wide; i++)
         put(h, i, t, 2 * normal(5, i));
@@ -135,22 +235,22 @@ static void activations(Device *d, ActKind kind, Dtype t, int delayed)
             d->act_bwd(d, om, dam, hm, kind);
         else
             d->act_fwd(d, om, hm, kind);
-        d->fp8_cast(d, y[0], y[1], om, &one, back ? E5M2 : E4M3, delayed);
-        d->fp8_act(d, y[2], y[3], back ? dam : (Mat){.type = t}, hm, kind, &two, delayed);
+        d->fp8_cast(d, y[0], y[1], om, &one, back ? E5M2 : E4M3, scaling);
+        d->fp8_act(d, y[2], y[3], back ? dam : (Mat){.type = t}, hm, kind, &two, scaling);
         CHECK(!memcmp(y[0], y[2], sizeof y[0]) && !memcmp(y[1], y[3], sizeof y[0]) &&
                   !memcmp(&one, &two, sizeof one),
-              "%s %s, activation %d, backward %d, delayed %d: other bytes than stored", d->isa, dtype_name(t),
-              kind, back, delayed);
+              "%s %s, activation %d, backward %d, scaling %d: other bytes than stored", d->isa, dtype_name(t),
+              kind, back, scaling);
     }
 }
 
 /* fp8_norm gives the bytes, the scale, the sum and the statistics of a norm that has stored its result. */
-static void norms(Device *d, NormKind kind, Dtype t, int adds, int delayed)
+static void norms(Device *d, NormKind kind, Dtype t, int adds, Fp8Scaling scaling)
 {
     enum { T = 45, H = 4112, PADDED = 48 };
     static uint16_t x[T * H], res[T * H], gain[H], bias[H], sum[2][T * H], ln[T * H];
     static float stat[2][T * 2];
-    static uint8_t y[4][H * PADDED];
+    static uint8_t y[4][H * (PADDED + 4)];
     static const int64_t sample[] = {5, 9};
     Positions runs = positions_one(0, 32);
     Dropout drop = {.p = 0.3, .key = 77, .sample = sample, .runs = &runs};
@@ -172,14 +272,14 @@ static void norms(Device *d, NormKind kind, Dtype t, int adds, int delayed)
                         b, 1e-5, kind);
     else
         d->norm_fwd(d, mat(ln, T, H, t), mat(stat[0], T, 2, F32), xm, g, b, 1e-5, kind, 1);
-    d->fp8_cast(d, y[0], y[1], mat(ln, T, H, t), &one, E4M3, delayed);
+    d->fp8_cast(d, y[0], y[1], mat(ln, T, H, t), &one, E4M3, scaling);
     d->fp8_norm(d, y[2], y[3], adds ? mat(sum[1], T, H, t) : none, mat(stat[1], T, 2, F32), xm, rm,
-                adds ? &drop : NULL, g, b, 1e-5, kind, &two, delayed);
+                adds ? &drop : NULL, g, b, 1e-5, kind, &two, scaling);
     CHECK(!memcmp(y[0], y[2], sizeof y[0]) && !memcmp(y[1], y[3], sizeof y[0]) &&
               !memcmp(&one, &two, sizeof one) && !memcmp(sum[0], sum[1], sizeof sum[0]) &&
               !memcmp(stat[0], stat[1], sizeof stat[0]),
-          "%s %s, norm %d, adds %d, delayed %d: other bytes than stored", d->isa, dtype_name(t), kind, adds,
-          delayed);
+          "%s %s, norm %d, adds %d, scaling %d: other bytes than stored", d->isa, dtype_name(t), kind, adds,
+          scaling);
 }
 
 /* c (+)= a b^T + bias of random codes. */
@@ -227,10 +327,16 @@ int main(int argc, char **argv)
             cpu_open(&d, F32, isa_names[i], threads);
             for (int k = 0; k < 16; k++)
                 casts(&d, k & 1 ? F16 : BF16, formats[k >> 1 & 1], by[k >> 2]);
-            for (int k = 0; k < 24; k++)
-                activations(&d, (ActKind)(k % 6), k % 4 < 2 ? BF16 : F16, k >= 12);
+            for (int k = 0; k < 36; k++)
+                activations(&d, (ActKind)(k % 6), k % 4 < 2 ? BF16 : F16, (Fp8Scaling)(k / 12));
             for (int k = 0; k < 12; k++)
-                norms(&d, k & 1 ? NORM_RMS : NORM_LAYER, k & 2 ? F16 : BF16, k / 4, k % 3 > 0);
+                norms(&d, k & 1 ? NORM_RMS : NORM_LAYER, k & 2 ? F16 : BF16, k / 4, (Fp8Scaling)(k % 3));
+            for (int k = 0; k < 32; k++)
+                blocks(&d, k & 16 ? 300 : 77, k & 8 ? 656 : 128, k & 1 ? F16 : BF16, formats[k >> 1 & 1],
+                       k & 4 ? FP8_SQUARES : FP8_VECTORS, (k + k / 8) % 4);
+            blocks_product(&d, 45, 272, 400, FP8_SQUARES, F32, 0);
+            blocks_product(&d, 130, 144, 1296, FP8_VECTORS, F32, 1);
+            blocks_product(&d, 33, 48, 2064, FP8_SQUARES, BF16, 0);
             scales(&d, 0);
             scales(&d, 1);
             product(&d, 1, 16, 16, E4M3, F32, 0);

@@ -20,7 +20,8 @@ typedef struct {
     int parts;                 /* 2: dh of a gated activation, else 1 */
     Fp8Scale *s;
     Fp8Format format;
-    float scale;
+    Fp8Scaling scaling;
+    float scale;               /* without blocks */
 } CastJob;
 
 void FN(fp8_reals)(REAL *restrict dst, const uint8_t *restrict src, int64_t n, Fp8Format format)
@@ -144,15 +145,72 @@ static void cast_item(void *ctx, int64_t item, int thread)
     note_largest(&j->s->seen, m);
 }
 
-static void run(CastJob j, int delayed)
+/* One block of 128 x 128 numbers, which is cast by rows, by columns, or as one. */
+typedef struct { REAL x[FP8_BLOCK][FP8_BLOCK]; int64_t r0, c0, rows, cols; } Block;
+
+/* Rows of a block, to y [., wide], whose scales are `pitch` apart. */
+static void block_rows(const Block *b, uint8_t *y, float *inverse, int64_t wide, int64_t pitch, uint32_t most,
+                       const CastJob *j)
+{
+    for (int64_t r = 0; r < b->rows; r++) {
+        uint32_t amax = j->scaling == FP8_VECTORS ? largest_bits(0, b->x[r], b->cols) : most;
+        float by = fp8_block_inverse(amax, j->format);
+        inverse[fp8_block_at(pitch, j->scaling, b->r0 + r, b->c0)] = by;
+        to_fp8(y + (b->r0 + r) * wide + b->c0, b->x[r], b->cols, fp8_block_scale(by), j->format);
+    }
+}
+
+/* One block of each part, to y and, turned over, to yt. */
+static void block_item(void *ctx, int64_t item, int thread)
+{
+    const CastJob *j = ctx;
+    const int64_t width = j->x.cols, across = fp8_blocks(width), wide = j->parts * width;
+    const int64_t r0 = item / across * FP8_BLOCK, c0 = item % across * FP8_BLOCK,
+                  padded = fp8_padded(j->x.rows);
+    const int64_t cols = width - c0 < FP8_BLOCK ? width - c0 : FP8_BLOCK;
+    const int64_t rows = j->x.rows - r0 < FP8_BLOCK ? j->x.rows - r0 : FP8_BLOCK;
+    const int64_t down = padded - r0 < FP8_BLOCK ? padded - r0 : FP8_BLOCK;
+    for (int p = 0; p < j->parts; p++) {
+        Block b = {.r0 = r0, .c0 = p * width + c0, .rows = rows, .cols = cols},
+              t = {.r0 = p * width + c0, .c0 = r0, .rows = cols, .cols = down};
+        uint32_t most = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            const REAL *part[2];
+            get_row(j, part, r0 + r, c0, cols, thread);
+            memcpy(b.x[r], part[p], (size_t)cols * sizeof(REAL));
+            most = largest_bits(most, part[p], cols);
+            for (int64_t c = 0; c < cols; c++)
+                t.x[c][r] = part[p][c];
+        }
+        if (j->y)
+            block_rows(&b, j->y, (float *)(j->y + j->x.rows * wide), wide,
+                       fp8_pitch(j->x.rows, wide, j->scaling), most, j);
+        if (j->yt)
+            block_rows(&t, j->yt, (float *)(j->yt + wide * padded), padded,
+                       fp8_pitch(wide, padded, j->scaling), most, j);
+    }
+}
+
+static void run_blocks(CastJob *j, Fp8Scaling scaling)
+{
+    BUG_ON(j->parts > 1 && j->x.cols % FP8_BLOCK);
+    j->scaling = scaling;
+    pool_run(j->d->pool, block_item, j, fp8_blocks(j->x.rows) * fp8_blocks(j->x.cols));
+}
+
+static void run(CastJob j, Fp8Scaling scaling)
 {
     Fp8Scale *s = j.s;
     int finite = 1;
     BUG_ON(j.x.cols % 16 || (j.x.type != BF16 && j.x.type != F16));
     if (!j.x.rows || !j.x.cols)
         return;
+    if (fp8_blocked(scaling)) {
+        run_blocks(&j, scaling);
+        return;
+    }
     j.scale = s->scale > 0 ? s->scale : 1;
-    if (!delayed) {
+    if (scaling == FP8_OWN) {
         float amax;
         s->amax = 0;
         pool_run(j.d->pool, amax_item, &j, work_items(j.x));
@@ -167,12 +225,13 @@ static void run(CastJob j, int delayed)
     pool_run(j.d->pool, cast_item, &j, across * down);
 }
 
-void FN(cpu_fp8_cast)(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, int delayed)
+void FN(cpu_fp8_cast)(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, Fp8Scaling scaling)
 {
-    run((CastJob){.d = d, .y = y, .yt = yt, .x = x, .parts = 1, .s = s, .format = format}, delayed);
+    run((CastJob){.d = d, .y = y, .yt = yt, .x = x, .parts = 1, .s = s, .format = format}, scaling);
 }
 
-void FN(cpu_fp8_act)(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s, int delayed)
+void FN(cpu_fp8_act)(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s,
+                     Fp8Scaling scaling)
 {
     int gated = act_gated(kind);
     int64_t f = h.cols / (gated ? 2 : 1);
@@ -182,19 +241,19 @@ void FN(cpu_fp8_act)(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, 
                  .format = da.rows ? E5M2 : E4M3};
     if (gated)
         j.up = mat_cols(h, f, f);
-    run(j, delayed);
+    run(j, scaling);
 }
 
 void FN(cpu_fp8_norm)(Device *d, void *y, void *yt, Mat sum, Mat stats, Mat x, Mat res,
                       const Dropout *drop, Mat gain, Mat bias, double eps, NormKind kind, Fp8Scale *s,
-                      int delayed)
+                      Fp8Scaling scaling)
 {
     if (sum.p)
         FN(cpu_dropout_fwd)(d, sum, x, res, drop);
     Mat in = sum.p ? sum : x;
     FN(norm_stats)(d, stats, in, gain, bias, eps, kind);
     run((CastJob){.d = d, .y = y, .yt = yt, .x = in, .stats = stats, .gain = gain, .bias = bias,
-                  .from = FROM_NORM, .parts = 1, .s = s, .format = E4M3}, delayed);
+                  .from = FROM_NORM, .parts = 1, .s = s, .format = E4M3}, scaling);
 }
 
 void FN(cpu_fp8_matmul)(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)

@@ -16,7 +16,7 @@
 #else
 #define VLANES (VBYTES / 4)
 #endif
-#define CHUNK 64               /* elements of a lane that are converted at a time */
+#define CHUNK 64               /* elements of a lane that are converted at a time; divides FP8_BLOCK and KC */
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -124,6 +124,17 @@ INLINE void transpose_block(REAL *to, const char *from, int64_t bytes, const int
     }
 }
 
+/* n numbers of a lane in FP8, of one block. */
+static void fp8_lane(REAL *to, Factor f, int64_t n)
+{
+    FN(fp8_reals)(to, (const uint8_t *)f.p, n, f.format);
+    if (!fp8_blocked(f.scaling))
+        return;
+    const REAL by = f.inverse[fp8_block_at(f.pitch, f.scaling, f.lane, f.k)];
+    for (int64_t i = 0; i < n; i++)
+        to[i] *= by;
+}
+
 /* GemmKernel.pack_a, pack_b for a constant width: to [kn][width]. */
 INLINE void pack(REAL *to, Factor f, int lanes, int64_t kn, const int width)
 {
@@ -146,7 +157,7 @@ INLINE void pack(REAL *to, Factor f, int lanes, int64_t kn, const int width)
         if (f.fp8 || f.type != REAL_TYPE) {
             for (int l = 0; l < lanes; l++)
                 if (f.fp8)
-                    FN(fp8_reals)(rows[l], (const uint8_t *)factor_at(f, l, 0).p, n, f.format);
+                    fp8_lane(rows[l], factor_at(f, l, 0), n);
                 else
                     FN(load_reals)(rows[l], factor_at(f, l, 0).p, n, f.type);
             from = (const char *)rows, bytes = sizeof rows[0];
