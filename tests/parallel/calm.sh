@@ -2,7 +2,8 @@
 # tests/parallel/calm.sh [HOURS [JOBS]] -- the watch for hangs and the check of flipped bits on a busy machine: JOBS jobs at a
 # time (6), each with a random layout, transport, kind of saves and priority down to nice 19, more ranks than cores, until they
 # have run for HOURS of jobs in all. None may end with an error, and none may speak of a hang, a death or a flipped bit. Jobs
-# take 1 to 10 minutes each. Without HOURS: three jobs of some seconds. NICE: the least niceness (0). Prints hours and steps so far after each job.
+# take 1 to 10 minutes each. Without HOURS: three jobs of some seconds. NICE: the least niceness (0). Prints hours and steps so
+# far after each job.
 set -u
 work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} hours=${1:-0} jobs=${2:-6}
 . tests/tiny.sh
