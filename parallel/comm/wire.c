@@ -79,13 +79,30 @@ int wire_recv(const Request *r, void *p, size_t bytes, int from, int tag)
     return id;
 }
 
+/* Whether the bytes of a message are through. Dies unless there are as many as this rank expects. */
+static int test_bytes(Wire *w)
+{
+    MPI_Status status;
+    int done, class = MPI_SUCCESS, n = (int)w->n, rc = MPI_Test(&w->bytes, &done, &status);
+    if (rc != MPI_SUCCESS)
+        MPI_Error_class(rc, &class);
+    else if (done && w->from >= 0)
+        MPI_Get_count(&status, MPI_BYTE, &n);
+    if (class == MPI_ERR_TRUNCATE || n != (int)w->n)
+        die(EXIT_BUG, "comm-mismatch", "group %s, %s of %lld %s: rank %d of the world sent %s than the %zu "
+            "bytes that this rank receives; change: please report this line with your config", w->r->name,
+            comm_kind_name[w->r->kind], (long long)w->r->n, dtype_name(w->r->type), w->from,
+            n < (int)w->n ? "fewer" : "more", w->n);
+    wire_check(rc, "test");
+    return done;
+}
+
 int wire_done(int *id)
 {
-    int done;
     if (*id < 0)
         return 1;
     Wire *w = find(*id);
-    wire_check(MPI_Test(&w->bytes, &done, MPI_STATUS_IGNORE), "test");
+    int done = test_bytes(w);
     if (done && w->hash != MPI_REQUEST_NULL)
         wire_check(MPI_Test(&w->hash, &done, MPI_STATUS_IGNORE), "test");
     if (!done)

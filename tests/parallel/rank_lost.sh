@@ -32,6 +32,17 @@ check all     7 '^error\[rank-lost\] rank [0-3] tp .*died in B2.0 of iteration 5
 check die     3 '^error\[test\] \[rank [13] tp [13] cp 0 dp 0 pp 0\]'
 check bug     8 '^error\[bug\] rank [0-3] tp'
 check exit    1 '^# leaving' 0
+# ranks that do not agree on an operation: on one host; with hosts of one rank, where sizes alone are compared
+mismatch='^error\[comm-mismatch\] \[rank [0-3] tp .*\] .*group world'
+check size      8 "$mismatch, operation 51: ranks [0-3] and [0-3] disagree; here it is all_reduce of 6[45] F32; change: "
+check type      8 "$mismatch, operation 51: ranks [0-3] and [0-3] disagree; here it is all_reduce of 64 F[36][24]; change: "
+check operation 8 "$mismatch, operation 51: ranks [0-3] and [0-3] disagree; here it is [abcdelorstu_]* of 64 F32; change: "
+check message   8 "$mismatch: rank 0 sent 256 bytes of F32, rank 3 receives 260 of F32; change: "
+export GRIDIRON_RANKS_PER_HOST=1
+check size      8 "$mismatch, all_reduce of 6[45] F32: rank [0-3] of the world sent [a-z]* than the [0-9]* bytes .*; change: "
+check type      8 "$mismatch, all_reduce of 64 F[36][24]: rank [0-3] of the world sent [a-z]* than the [0-9]* bytes .*; change: "
+check message   8 "$mismatch, recv of 65 F32: rank 0 of the world sent fewer than the 260 bytes .*; change: "
+unset GRIDIRON_RANKS_PER_HOST
 
 # a crash: one error line names the signal, the rank and its instruction; the backtrace names static functions too
 for signal in SEGV BUS FPE ABRT; do

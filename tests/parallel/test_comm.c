@@ -509,6 +509,23 @@ static __attribute__((noinline, no_sanitize("undefined"))) void make_mistake(con
             raise(sent[i].number);
 }
 
+/* The last rank calls another operation than the others, or with another size or type, or is sent a message
+ * of another size than it receives. Returns where `what` is none of these. */
+static void disagree(Comm *c, const char *what, float *x)
+{
+    int other = rank == world - 1;
+    if (!strcmp(what, "size"))
+        c->wait(c, c->all_reduce(c, x, other ? 64 : 65, F32, OP_SUM));
+    if (!strcmp(what, "type"))
+        c->wait(c, c->all_reduce(c, x, 64, other ? F64 : F32, OP_SUM));
+    if (!strcmp(what, "operation"))
+        c->wait(c, other ? c->broadcast(c, x, 64, F32, 0) : c->all_reduce(c, x, 64, F32, OP_SUM));
+    if (!strcmp(what, "message") && other)
+        c->wait(c, c->recv(c, x, 65, F32, 0));
+    if (!strcmp(what, "message") && !rank)
+        c->wait(c, c->send(c, x, 64, F32, world - 1));
+}
+
 /* Runs collectives in a loop, until ranks die at iteration 50 in the way that `site` names. */
 static int lost(const char *site)
 {
@@ -529,6 +546,8 @@ static int lost(const char *site)
         }
         if (i == 50 && !strcmp(site, "bug"))
             BUG_ON(rank >= 0);
+        if (i == 50)
+            disagree(c, site, x);
         if (i == 50 && rank == world - 1)
             make_mistake(site);
         if (i == 50 && !strcmp(site, "kill") && rank == world - 1)
