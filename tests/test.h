@@ -20,6 +20,13 @@ static int test_failures, test_checks;
         }                                                                                                    \
     } while (0)
 
+/* bool: the program is built with AddressSanitizer, which takes more time and memory. */
+#ifdef __SANITIZE_ADDRESS__
+enum { SANITIZED = 1 };
+#else
+enum { SANITIZED = 0 };
+#endif
+
 /* cpu_isa of the devices that a test opens: the variable ISA of tests/run, or "auto". */
 static inline const char *test_isa(void)
 {

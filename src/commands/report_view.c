@@ -118,5 +118,6 @@ int command_report(int argc, char **argv)
         printf("report  %s/report.html\n", run);
     timeline_close(&t);
     free(metrics);
+    free(a.v);
     return EXIT_DONE;
 }

@@ -48,6 +48,8 @@ static void time_stages(Prediction *out, const Config *c, const Machine *m, cons
         for (int other = r; other < pl->p; other++)
             if (same_stages(pl, r, other))
                 read_stages(out, w, other);
+        if (w == kinds->last)
+            kinds->last = NULL;
         free(w);
     }
 }

@@ -5,12 +5,6 @@
 #include "config_table.h"
 #include "test.h"
 
-#ifdef __SANITIZE_ADDRESS__
-enum { SANITIZED = 1 };
-#else
-enum { SANITIZED = 0 };
-#endif
-
 /* A configuration that is valid with one rank; one row a key. */
 static const struct { const char *key, *value; } base_keys[] = {
     {"num_layers", "4"}, {"hidden_size", "64"}, {"num_attention_heads", "4"}, {"seq_length", "32"},

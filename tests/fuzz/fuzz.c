@@ -172,6 +172,10 @@ void fuzz_seed(const void *p, size_t n)
 
 FuzzSeeds fuzz_seeds(const FuzzTarget *t)
 {
+    for (int i = 0; i < collected.n; i++)
+        free(collected.list[i]);
+    free(collected.list);
+    free(collected.size);
     collected = (FuzzSeeds){0};
     t->seeds();
     return collected;

@@ -4,6 +4,7 @@
 # of the undisturbed run where it can do without. One allocation of each chain of callers is tried; of these
 # every STRIDE-th, by default so many that they are about a hundred in all.
 set -u
+case $BUILD in */debug | */thread) echo "a sanitizer's allocations cannot be made to fail" && exit 77 ;; esac
 work=${WORK:-$(mktemp -d)} faulty=$PWD/$BUILD/test_faults bad=0 tried=0
 . tests/tiny.sh
 . tests/parallel/same.sh

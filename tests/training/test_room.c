@@ -215,5 +215,7 @@ int main(void)
     }
     numbers(tiny);
     narrow(tiny);
+    free(large);
+    free(tiny);
     return test_end();
 }
