@@ -247,7 +247,7 @@ static int64_t run_layer(Model *m, const BenchRows *s, int part, int64_t first)
 /* ---- a workload ---- */
 
 typedef struct {
-    const char *name;
+    char *name;                        /* on the heap */
     double time[TIMES];                /* s of the fastest step, the longest of the ranks */
     double tokens;                     /* tokens/s */
     int64_t least, most, rounds, memory, wrong;        /* rows of a rank and layer, over all steps */
@@ -357,13 +357,13 @@ int command_experts(int argc, char **argv)
     const char *path = cli_next(&a, "CONFIG");
     cli_end(&a);
     int nkeys = a.n;
-    char **keys = xcalloc((size_t)nkeys + 2, sizeof *keys);
+    char **keys = xcalloc((size_t)nkeys + 2, sizeof *keys), *force[4] = {0};
     memcpy(keys, a.v, (size_t)nkeys * sizeof *keys);
     const Config *c = start_config(path, &a, USE_MODEL), *rule[4] = {c};
     check_config(c);
     for (; n < 4 && (c->moe_router_force == MOE_ROUTER_FORCE_NONE || !n); n++)
         if (c->moe_router_force == MOE_ROUTER_FORCE_NONE) {
-            keys[nkeys] = xasprintf("moe_router_force=%s", rules[n]);
+            keys[nkeys] = force[n] = xasprintf("moe_router_force=%s", rules[n]);
             rule[n] = config_load(path, nkeys + 1, keys, c->world, USE_MODEL);
         }
     static Run r;                      /* lives as long as the process */
@@ -384,12 +384,16 @@ int command_experts(int argc, char **argv)
         json_array_append_new(list, outcome_json(&o));
         if (speaks && !json)
             print(&o);
+        free(o.name);
+        free(force[i]);
     }
     if (speaks && json)
-        json_print(stdout, json_pack("{s:b s:o s:o}", "ok", ok, "layout", start_layout(c), "workloads", list),
+        json_print(stdout, json_pack("{s:b s:o s:O}", "ok", ok, "layout", start_layout(c), "workloads", list),
                    JSON_INDENT(2));
     else if (speaks && ok)
         printf("every row arrived where it was sent\n");
+    json_decref(list);
+    free(keys);
     r.dev = spy.real;
     run_close(&r);
     return ok ? EXIT_DONE : EXIT_COMPARE;

@@ -83,5 +83,6 @@ int command_score(int argc, char **argv)
     else
         print(&s, m);
     score_close(&s);
+    free(a.v);
     return EXIT_DONE;
 }
