@@ -79,12 +79,11 @@ static void start_from(Training *t)
         return;
     t->run.checkpoint.from_memory = (int)t->dir.memory;
     char *found = run_load(&t->run, t->dir.from);
+    t->run.checkpoint.from_memory = 0;         /* a rewind takes the checkpoint that it names */
     if (t->dir.goes_on) {
-        t->saved = t->run.progress.iteration;
-        if (memory_holds(found))
-            t->saved = newest_on_disk(t);
-        else
-            saver_loaded(t->run.checkpoint.saver, t->saved);
+        int memory = memory_holds(found);
+        t->saved = memory ? newest_on_disk(t) : t->run.progress.iteration;
+        saver_loaded(t->run.checkpoint.saver, t->saved, !memory);
     }
     if (speaks(t))
         printf("loaded %s: %s iteration %ld\n", found,
@@ -372,8 +371,8 @@ static int train_loop(Training *t)
         newest < t->run.progress.iteration && wants_save ? saver_lost(t->run.checkpoint.saver) : NULL;
     all_ok(&t->run.grid.all, !lost, EXIT_RESOURCE, "save", "the run ended (%s) at iteration %ld, but its "
            "last checkpoint could not be written: %s; change: free space, or allow larger files, where "
-           "`save` points; load=latest goes on from the checkpoint before", t->why, t->run.progress.iteration,
-           lost);
+           "`save` points; load=latest goes on from the checkpoint before, if there is one", t->why,
+           t->run.progress.iteration, lost);
     return code;
 }
 

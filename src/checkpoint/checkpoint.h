@@ -132,8 +132,9 @@ double saver_predict(const Saver *s);
 /* Nothing is read back any more: little time is left. Not collective, but call it on all ranks. */
 void saver_hurry(Saver *s);
 
-/* The run goes on from this checkpoint of its own folder, which the load has verified. */
-void saver_loaded(Saver *s, int64_t iteration);
+/* The run goes on, and this is the newest checkpoint of its own folder; -1: none. verified: bool: the load
+ * has read it; else the run goes on from a copy in memory. */
+void saver_loaded(Saver *s, int64_t iteration, int verified);
 
 /* Whether path, a checkpoint or a run directory, holds a checkpoint with a manifest, of any run. Not
  * collective. */

@@ -383,7 +383,11 @@ double saver_predict(const Saver *s)
 
 void saver_hurry(Saver *s) { atomic_store(&s->hurry, 1); }
 
-void saver_loaded(Saver *s, int64_t iteration) { s->committed = s->verified = iteration; }
+void saver_loaded(Saver *s, int64_t iteration, int verified)
+{
+    s->committed = iteration;
+    s->verified = verified ? iteration : -1;
+}
 
 const char *saver_lost(const Saver *s) { return *s->lost ? s->lost : NULL; }
 

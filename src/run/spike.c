@@ -103,8 +103,8 @@ void spikes_see(Spikes *s, const Config *cfg, const Spike *step)
     if (s->in_a_row >= cfg->spike_window)
         die(EXIT_NUMERIC, "spikes", "iteration %lld: loss %g and gradient norm %g; the last %lld steps were "
             "all above the limits and updated nothing; change: lower lr, look at the corpus, raise "
-            "spike_sigma, or set on_spike to rewind or warn", (long long)step->iteration, step->loss,
-            step->norm, (long long)cfg->spike_window);
+            "spike_sigma, or set on_spike to %swarn", (long long)step->iteration, step->loss, step->norm,
+            (long long)cfg->spike_window, cfg->on_spike == ON_SPIKE_SKIP ? "rewind or " : "");
 }
 
 /* ---- the state ---- */

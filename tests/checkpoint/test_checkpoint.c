@@ -427,7 +427,7 @@ static void deleted_late(void)
     back_save(5);
     saver_wait(back.s);
     CHECK(is_there(dir, 2) && is_there(dir, 4), "nothing is deleted while none is known to be good");
-    saver_loaded(back.s, 4);
+    saver_loaded(back.s, 4, 1);
     back_save(6);
     saver_wait(back.s);
     CHECK(!is_there(dir, 2) && is_there(dir, 4) && !is_there(dir, 5), "the loaded one is good");

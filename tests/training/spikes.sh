@@ -77,6 +77,23 @@ diff "$work/a" "$work/b" || bad "a rewind, resumed: other spikes"
 same_end "$work/back" "$work/back-parts"
 run 2 0 "$work/tiny.yaml" save="$work/back-2" on_spike=rewind pipeline_model_parallel_size=2 async_save=true
 
+# ---- a rank dies before the spike and the job goes on from memory: it goes back to the save on the disk all the same
+run 2 0 "$work/tiny.yaml" save="$work/alive" on_spike=rewind
+cat > "$work/once" <<SH
+#!/bin/sh
+mkdir "$work/started.\$OMPI_COMM_WORLD_RANK" 2> /dev/null || unset FAULT
+exec "$PWD/$BUILD/test_faults" "\$@"
+SH
+chmod +x "$work/once"
+(
+    export FAULT="1 F $((at - 1)) 0" FAULT_DIR="$work" TRAIN="$work/once"
+    run 2 0 --restarts 2 "$work/tiny.yaml" save="$work/killed" on_spike=rewind memory_save_interval=1
+) || exit 1
+grep '^loaded .*: resuming' "$work/log" | grep -qv "^loaded $work" || bad "not from memory"
+spikes "$work/alive" > "$work/a"; spikes "$work/killed" > "$work/b"
+diff "$work/a" "$work/b" || bad "a rewind after a death: other spikes"
+same_end "$work/alive" "$work/killed"
+
 # ---- the level changes for good
 run 1 6 "$work/tiny.yaml" save="$work/level" spike_sigma=1e-9 spike_window=4 train_iters=400
 grep -q 'error\[spikes\].*change: ' "$work/log" || bad "a run that skips on and on"
