@@ -66,14 +66,15 @@ static void add_gradients(Dump *d, const Config *cfg, const HfFamily *family)
 static void put_piece(Dump *d, int i, const TensorPiece *p, const double *g, int64_t lo, int64_t hi)
 {
     const Source *s = &d->source[i];
-    int64_t size = (int64_t)dtype_size(p->type), width = s->transposed ? s->rows : s->cols;
+    const Dtype type = d->run->params.real;
+    int64_t size = (int64_t)dtype_size(type), width = s->transposed ? s->rows : s->cols;
     int64_t lines = s->transposed ? p->cols : hi - lo, n = s->transposed ? hi - lo : p->cols;
     double *x = xcalloc((size_t)n, sizeof *x);
     for (int64_t line = 0; line < lines; line++) {
         for (int64_t k = 0; k < n; k++) {
             double v = s->transposed ? g[(lo - p->row0 + k) * p->cols + line]
                                      : g[(lo - p->row0 + line) * p->cols + k];
-            if (p->type == F64)
+            if (type == F64)
                 x[k] = v;
             else
                 ((float *)x)[k] = (float)v;
