@@ -4,11 +4,18 @@
 #include "config.h"
 #include "job.h"
 #include "products.h"
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 static int (*training)(int argc, char **argv);     /* the command `run`, handed down by main */
-int command_run(int argc, char **argv) { return training(argc, argv); }
+static int trains;                     /* bool: which warns of lost lines itself, and goes on */
+int command_run(int argc, char **argv)
+{
+    trains = 1;
+    return training(argc, argv);
+}
 
 static int (*const functions[COMMANDS])(int argc, char **argv) = {
 #define COMMAND(name, ...) command_##name,
@@ -75,10 +82,9 @@ static int rank_0_first(int code)
     return sleep(2) == 0;
 }
 
-int commands_dispatch(int argc, char **argv, int (*train)(int argc, char **argv))
+static int dispatch(int argc, char **argv)
 {
     int rank;
-    training = train;
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
         return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
     if (job_launched(&rank) > 1 && rank)
@@ -89,4 +95,14 @@ int commands_dispatch(int argc, char **argv, int (*train)(int argc, char **argv)
     if (asks_for_help(argc - 1, argv + 1))
         return command_help(1, &(char *){c ? argv[1] : "run"});
     return c ? do_command(c, argc - 2, argv + 2) : command_or_file(argc - 1, argv + 1);
+}
+
+int commands_dispatch(int argc, char **argv, int (*train)(int argc, char **argv))
+{
+    training = train;
+    int code = dispatch(argc, argv), lost = fflush(stdout);
+    if ((lost || ferror(stdout)) && !trains)
+        die(EXIT_RESOURCE, "write", "standard output cannot be written%s%s; change: free space there, or "
+            "send it elsewhere", lost ? ": " : "", lost ? strerror(errno) : "");
+    return code;
 }

@@ -166,8 +166,9 @@ static int64_t wrong_experts(Model *m, const LayerActs *a, int64_t first)
                 if (all[i * (1 + k) + j] == e)
                     due[count++] = all[i * (1 + k)];
         qsort(due, (size_t)count, sizeof *due, by_number);
-        qsort(got->row, (size_t)got->n, sizeof *got->row, by_number);
-        wrong += count != got->n || memcmp(due, got->row, (size_t)count * sizeof *due) != 0;
+        if (got->n)
+            qsort(got->row, (size_t)got->n, sizeof *got->row, by_number);
+        wrong += count != got->n || (count && memcmp(due, got->row, (size_t)count * sizeof *due) != 0);
     }
     free(due);
     free(all);
@@ -336,6 +337,7 @@ static void check_config(const Config *c)
 {
     const char *change = c->num_moe_experts == CFG_ABSENT     ? "num_moe_experts=N"
                          : c->device != DEVICE_CPU            ? "device=cpu"
+                         : c->fp8 != FP8_NONE                 ? "fp8=none"
                          : !isnan(c->moe_expert_capacity_factor) ? "moe_expert_capacity_factor=null"
                          : c->overlap_moe_expert_parallel_comm
                              ? "overlap_moe_expert_parallel_comm=false"
@@ -345,8 +347,8 @@ static void check_config(const Config *c)
                              ? "data_parallel_sharding_strategy=optim"
                          : c->hidden_size < DIGITS ? "hidden_size=4 or more" : NULL;
     if (change)
-        die(EXIT_CONFIG, "experts", "train experts runs layers with experts alone, on CPUs, with all rows, "
-            "in turn, kept, over parameters that each rank has; change: %s", change);
+        die(EXIT_CONFIG, "experts", "train experts runs layers with experts alone, on CPUs, in no FP8, with "
+            "all rows, in turn, kept, over parameters that each rank has; change: %s", change);
 }
 
 int command_experts(int argc, char **argv)

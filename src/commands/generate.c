@@ -170,8 +170,9 @@ int command_generate(int argc, char **argv)
         prompt[n++] = tok->eod;
     if (n + count > cfg->max_position_embeddings)
         die(EXIT_CONFIG, "generate-length", "a prompt of %ld tokens and --tokens %ld make more than the %ld "
-            "positions of the model; change: --tokens %ld or a shorter prompt", n, count,
-            cfg->max_position_embeddings, cfg->max_position_embeddings - n);
+            "positions of the model; change: %sa shorter prompt", n, count, cfg->max_position_embeddings,
+            n < cfg->max_position_embeddings ? xasprintf("--tokens %ld or ", cfg->max_position_embeddings - n)
+                                             : "");
     Run r;
     run_open(&r, cfg, RUN_FORWARD, n + count, NULL);
     char *found = run_load(&r, cfg->load);

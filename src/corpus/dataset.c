@@ -291,7 +291,7 @@ static int parse_path(int n, const char *const *path, int *sets, const char **sp
     normalize(*weights, *sets);
     for (int i = 0; i < *sets; i++)
         if (!((*weights)[i] > 0))
-            return fail(why, "data_path: beside the other weights, '%s' before '%s' is nothing: their sum is "
+            return fail(why, "beside the other weights, '%s' before '%s' is nothing: their sum is "
                         "too large for it; change: weights that are nearer to 1",
                         path[2 * i], path[2 * i + 1]);
     return 1;

@@ -151,5 +151,14 @@ says 0 'iteration +4/' c.yaml save=off eval_iters=0
 says 2 'eval_iters' eval c.yaml load=off eval_iters=0
 grep -q '"command": ".*train c.yaml save=off eval_iters=0"' off/run.json || { echo "run.json lacks the command"; bad=$((bad + 1)); }
 
+# gradients of 16 bits are read as such; layers with experts alone have no FP8; nothing is above the positions
+says 0 'all bits equal' verify c.yaml params_dtype=bf16 main_grads_dtype=bf16
+says 0 'tensors' dump c.yaml -o grads.safetensors params_dtype=bf16 main_grads_dtype=bf16
+says 2 'change: fp8=none' experts c.yaml num_moe_experts=4 params_dtype=bf16 fp8=hybrid
+says 2 'change: a shorter prompt' generate c.yaml load=off --prompt "$(head -n 3 text.jsonl)" --tokens 5
+# what standard output cannot take is not lost in silence
+"$TRAIN" plan c.yaml > /dev/full 2> out
+{ [ $? = 5 ] && grep -q '^error.write. standard output.*; change: ' out; } || { echo "a full standard output"; bad=$((bad + 1)); }
+
 echo "$n commands, $bad wrong"
 [ $bad = 0 ]
