@@ -22,6 +22,11 @@ static void add(Device *d, Cost c)
 static double elements(Mat m) { return (double)m.rows * (double)m.cols; }
 static double bytes_of(Mat m) { return elements(m) * (double)dtype_size(m.type); }
 static double bytes_of8(Mat8 m) { return (double)fp8_bytes(m.rows, m.cols, m.scaling); }
+/* What a cast writes: y, yt or both, which are counted where both are NULL. */
+static double written8(int64_t rows, int64_t cols, const void *y, const void *yt, Fp8Scaling scaling)
+{
+    return (double)fp8_bytes(rows, cols, scaling) * (!!y + !!yt ? !!y + !!yt : 2);
+}
 
 /* Adds an op that only moves n bytes. */
 #define MOVES(name, n) add(d, (Cost){.op = OPKIND_##name, .rate = 1, .bytes = (n)})
@@ -200,11 +205,10 @@ OPS(X)
 /* reads x once to round it, and once more for its largest magnitude unless the scale is delayed or
  * of a block */
 #define COST_fp8_cast                                                                                        \
-    CASTS(fp8_cast, (scaling == FP8_OWN ? 2 : 1) * bytes_of(x) + elements(x) * (!!y + !!yt ? !!y + !!yt : 2))
+    CASTS(fp8_cast, (scaling == FP8_OWN ? 2 : 1) * bytes_of(x) + written8(x.rows, x.cols, y, yt, scaling))
 #define COST_fp8_act                                                                                         \
     MOVES(fp8_act, (scaling == FP8_OWN ? 2 : 1) * (bytes_of(h) + bytes_of(da)) +                             \
-                       (da.rows || !act_gated(kind) ? 1 : 0.5) * elements(h) *                               \
-                           (!!y + !!yt ? !!y + !!yt : 2))
+                       written8(h.rows, da.rows || !act_gated(kind) ? h.cols : h.cols / 2, y, yt, scaling))
 /* with a delayed scale one pass, like add_norm_fwd; else statistics, and the largest magnitude, come first */
 #define COST_fp8_norm                                                                                        \
     if (unfused(d) || separate(d)) {                                                                         \
@@ -217,7 +221,7 @@ OPS(X)
     } else {                                                                                                 \
         MOVES(fp8_norm, bytes_of(sum) + bytes_of(stats) + bytes_of(x) + bytes_of(res) +                      \
                             (scaling == FP8_DELAYED ? 0 : bytes_of(x)) +                                     \
-                            elements(x) * (!!y + !!yt ? !!y + !!yt : 2));                                    \
+                            written8(x.rows, x.cols, y, yt, scaling));                                       \
     }
 /* tensor cores multiply FP8 at twice BF16's FLOP/s, a CPU as F32 */
 #define COST_fp8_matmul                                                                                      \

@@ -84,31 +84,42 @@ typedef struct {
 } Fp8Scale;
 /* Where a cast takes its scale from: from the matrix's own largest magnitude; from those before, which
  * fp8_next has stored; or, with no Fp8Scale, from the largest magnitude of each block: of FP8_BLOCK numbers
- * of a row, or of FP8_BLOCK x FP8_BLOCK numbers (DeepSeek-AI 2024, arXiv:2412.19437, sec 3.3). Scales of
- * blocks are powers of two. Their inverses, floats, lie behind the numbers of a matrix [rows, cols]:
- *   FP8_VECTORS  [blocks of cols, rows]
- *   FP8_SQUARES  [blocks of rows, blocks of cols], rows of scales are a multiple of 4 apart
- * as cuBLASLt reads them. The last block of a row or column may be smaller. */
-typedef enum { FP8_OWN, FP8_DELAYED, FP8_VECTORS, FP8_SQUARES } Fp8Scaling;
-enum { FP8_BLOCK = 128 };
-static inline int fp8_blocked(Fp8Scaling s) { return s == FP8_VECTORS || s == FP8_SQUARES; }
+ * of a row, or of FP8_BLOCK x FP8_BLOCK numbers (DeepSeek-AI 2024, arXiv:2412.19437, sec 3.3), or of 32
+ * numbers of a row (Rouhani et al. 2023, arXiv:2310.10537). Scales of blocks are powers of two. Their
+ * inverses lie behind the numbers of a matrix [rows, cols], as cuBLASLt reads them:
+ *   FP8_VECTORS  float [blocks of cols, rows]
+ *   FP8_SQUARES  float [blocks of rows, blocks of cols], rows of scales are a multiple of 4 apart
+ *   FP8_MX       bytes e for 2^(e - 127), 255: NaN; [blocks of rows, blocks of cols] tiles of 512 bytes, one
+ *                for each FP8_BLOCK x FP8_BLOCK numbers; 0 where a tile reaches over the matrix
+ * The last block of a row or column may be smaller. fp8.h: which scale is an element's. */
+typedef enum { FP8_OWN, FP8_DELAYED, FP8_VECTORS, FP8_SQUARES, FP8_MX } Fp8Scaling;
+enum { FP8_BLOCK = 128, FP8_TILE = 512 };
+static inline int fp8_blocked(Fp8Scaling s) { return s >= FP8_VECTORS; }
 static inline int64_t fp8_blocks(int64_t n) { return (n + FP8_BLOCK - 1) / FP8_BLOCK; }
-/* Floats from one row of scales to the next. */
+/* Scales from one row of scales, or of tiles, to the next. */
 static inline int64_t fp8_pitch(int64_t rows, int64_t cols, Fp8Scaling s)
 {
+    if (s == FP8_MX)
+        return fp8_blocks(cols) * FP8_TILE;
     return s == FP8_VECTORS ? rows : (fp8_blocks(cols) + 3) / 4 * 4;
 }
-/* Which of a matrix's scales is that of element (r, c). */
-static inline int64_t fp8_block_at(int64_t pitch, Fp8Scaling s, int64_t r, int64_t c)
+/* Bytes of a matrix's scales that lie behind its numbers; of both. */
+static inline size_t fp8_scale_bytes(int64_t rows, int64_t cols, Fp8Scaling s)
 {
-    return s == FP8_VECTORS ? c / FP8_BLOCK * pitch + r : r / FP8_BLOCK * pitch + c / FP8_BLOCK;
+    int64_t down = fp8_blocks(s == FP8_VECTORS ? cols : rows);
+    size_t scales = fp8_blocked(s) ? (size_t)(down * fp8_pitch(rows, cols, s)) : 0;
+    return s == FP8_MX ? scales : scales * sizeof(float);
 }
-/* Bytes of a matrix with its scales. */
 static inline size_t fp8_bytes(int64_t rows, int64_t cols, Fp8Scaling s)
 {
-    int64_t down = s == FP8_VECTORS ? fp8_blocks(cols) : fp8_blocks(rows);
-    int64_t scales = fp8_blocked(s) ? down * fp8_pitch(rows, cols, s) : 0;
-    return (size_t)(rows * cols) + (size_t)scales * sizeof(float);
+    return (size_t)(rows * cols) + fp8_scale_bytes(rows, cols, s);
+}
+/* Whether fp8_matmul multiplies a factor a by b. */
+static inline int fp8_multiplies(Fp8Scaling a, Fp8Scaling b)
+{
+    if (a == FP8_VECTORS)
+        return b == FP8_VECTORS || b == FP8_SQUARES;
+    return a == FP8_MX ? b == FP8_MX : a != FP8_SQUARES && !fp8_blocked(b);
 }
 /* The next multiple of 16: sums are made of pieces of 16 numbers. */
 static inline int64_t fp8_padded(int64_t n) { return (n + 15) / 16 * 16; }
@@ -117,14 +128,14 @@ typedef struct {
     void *p;
     int64_t rows, cols;
     Fp8Format format;
-    const float *inverse;
+    const void *inverse;       /* one float; with blocks as Fp8Scaling says */
     Fp8Scaling scaling;        /* FP8_OWN and FP8_DELAYED: one scale */
 } Mat8;
 /* The matrix at p. s: its scale, unless it has blocks; NULL: nothing will be read. */
 static inline Mat8 mat8(void *p, int64_t rows, int64_t cols, Fp8Format format, Fp8Scaling scaling,
                         const Fp8Scale *s)
 {
-    const float *behind = p ? (const float *)((char *)p + rows * cols) : NULL;
+    const void *behind = p ? (char *)p + rows * cols : NULL;
     Mat8 m = {p, rows, cols, format, fp8_blocked(scaling) ? behind : s ? &s->inverse : NULL, scaling};
     return m;
 }
@@ -322,7 +333,7 @@ typedef struct {
       (d, y, yt, x, s, format, scaling))                                                                     \
     /* fp8_cast of what an activation makes, with the bits that it would have if it were stored: without da  \
      * act_fwd's a [T, F], in E4M3; else act_bwd's dh, of h's size, in E5M2. F is a multiple of 16, with     \
-     * blocks and da of gated kinds of FP8_BLOCK.                                                            \
+     * blocks and da of gated kinds of a block's length.                                                     \
      *   y, yt    out             as fp8_cast's, of a or dh                                                  \
      *   da       in      [T, F]  act_bwd's, of h's type; absent: this is act_fwd                            \
      *   h        in      [T, F]  BF16 or F16; [T, 2F] for gated kinds                                       \
@@ -348,7 +359,7 @@ typedef struct {
                  Mat gain, Mat bias, double eps, NormKind kind, Fp8Scale *s, Fp8Scaling scaling),            \
       (d, y, yt, sum, stats, x, res, drop, gain, bias, eps, kind, s, scaling))                               \
     /* c (+)= a b^T + bias, divided by the scales of a and b. Not both are E5M2. n and k are multiples of    \
-     * 16. Both have one scale; or both blocks, a FP8_VECTORS.                                               \
+     * 16. Both have one scale; or both blocks, a FP8_VECTORS; or both FP8_MX.                               \
      *   c     in/out  [m, n]  storage or real                                                               \
      *   a     in      [m, k]  FP8                                                                           \
      *   b     in      [n, k]  FP8                                                                           \

@@ -8,21 +8,63 @@
 /* Largest number of a format. */
 static inline float fp8_largest(Fp8Format f) { return f == E4M3 ? 448 : 57344; }
 
-/* Returns the inverse scale of a block: the least power of two that brings numbers of the largest magnitude
- * `amax` (its bits) into the format, at least 2^-126, so that the scale is a float, too. 1 for 0; NaN for
- * what is not finite. 448 is 1.75 x 2^8, 57344 is 1.75 x 2^15. */
-BOTH_SIDES float fp8_block_inverse(uint32_t amax, Fp8Format format)
+/* ---- scales of blocks: their inverses are 2^(e - 127), or NaN for e 255, as E8M0 stores them ---- */
+
+/* Numbers of a row that have one scale. */
+BOTH_SIDES int fp8_across(Fp8Scaling s) { return s == FP8_MX ? 32 : FP8_BLOCK; }
+/* Returns e for the least power of two that brings numbers of the largest magnitude `amax` (its bits) into
+ * the format; 255 for what is not finite. FP8_MX: at least 0, also for zeros. Else at least 1, so that the
+ * inverse is a normal float, and 127 for zeros. 448 is 1.75 x 2^8, 57344 is 1.75 x 2^15. */
+BOTH_SIDES int fp8_block_exponent(uint32_t amax, Fp8Format format, Fp8Scaling s)
 {
-    const int32_t exponent =
-        (int32_t)(amax >> 23) - (format == E4M3 ? 8 : 15) + ((amax & 0x7fffff) > 0x600000);
-    uint32_t u = (uint32_t)(exponent < 1 ? 1 : exponent) << 23;
+    const int e = (int)(amax >> 23) - (format == E4M3 ? 8 : 15) + ((amax & 0x7fffff) > 0x600000);
+    const int least = s == FP8_MX ? 0 : 1;
+    if (amax >= 0x7f800000)
+        return 255;
+    if (amax == 0 && s != FP8_MX)
+        return 127;
+    return e < least ? least : e;
+}
+/* The float of these bits. */
+BOTH_SIDES float fp8_float(uint32_t u)
+{
     float f;
-    u = amax == 0 ? 0x3f800000 : amax >= 0x7f800000 ? 0x7fc00000 : u;
     memcpy(&f, &u, 4);
     return f;
 }
-/* The scale that belongs to it: 1 for NaN. */
-BOTH_SIDES float fp8_block_scale(float inverse) { return inverse > 0 ? 1 / inverse : 1; }
+/* What the numbers of a block are multiplied by: 1 where e is 255. */
+BOTH_SIDES float fp8_block_scale(int e) { return fp8_float((uint32_t)(e == 255 ? 127 : 254 - e) << 23); }
+/* Its inverse. 2^-127 is below the normal floats. */
+BOTH_SIDES float fp8_power(int e)
+{
+    return fp8_float(e == 255 ? 0x7fc00000 : e == 0 ? 0x00400000 : (uint32_t)e << 23);
+}
+
+/* Which of a matrix's scales is that of element (r, c). In a tile of FP8_MX the scales of rows that are 32
+ * apart are neighbours, four of each row. */
+BOTH_SIDES int64_t fp8_block_at(int64_t pitch, Fp8Scaling s, int64_t r, int64_t c)
+{
+    const int64_t down = r / FP8_BLOCK, across = c / FP8_BLOCK;
+    if (s == FP8_MX)
+        return down * pitch + across * FP8_TILE + r % 32 * 16 + r % FP8_BLOCK / 32 * 4 + c % FP8_BLOCK / 32;
+    return s == FP8_VECTORS ? across * pitch + r : down * pitch + across;
+}
+/* Stores an inverse scale. */
+BOTH_SIDES void fp8_block_put(void *inverse, int64_t at, Fp8Scaling s, int e)
+{
+    if (s == FP8_MX)
+        ((uint8_t *)inverse)[at] = (uint8_t)e;
+    else
+        ((float *)inverse)[at] = fp8_power(e);
+}
+/* 1 / scale of element (r, c) of a matrix with or without blocks. */
+BOTH_SIDES float fp8_inverse_at(const void *inverse, int64_t pitch, Fp8Scaling s, int64_t r, int64_t c)
+{
+    if (s < FP8_VECTORS)
+        return *(const float *)inverse;
+    const int64_t at = fp8_block_at(pitch, s, r, c);
+    return s == FP8_MX ? fp8_power(((const uint8_t *)inverse)[at]) : ((const float *)inverse)[at];
+}
 
 static inline float fp8_to_f32(uint8_t x, Fp8Format format)
 {

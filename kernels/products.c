@@ -178,6 +178,8 @@ static void replay_fp8(const Product *q, Device *d, const Fp8Scale *scale)
     const Mat *m = q->mat;
     Mat8 a = mat8(m[1].p, m[1].rows, m[1].cols, q->a, q->scaling_a, scale),
          b = mat8(m[2].p, m[2].rows, m[2].cols, q->b, q->scaling_b, scale);
+    BUG_ON(fp8_bytes(a.rows, a.cols, a.scaling) > mat_bytes(m[1]));
+    BUG_ON(fp8_bytes(b.rows, b.cols, b.scaling) > mat_bytes(m[2]));
     d->fp8_matmul(d, m[0], a, b, m[3], q->acc);
 }
 

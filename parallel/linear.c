@@ -1,9 +1,6 @@
 /* linear -- the products of one linear layer, as stored or in FP8 */
 #include "linear.h"
 
-/* The scaling of weights. */
-static Fp8Scaling weight_scaling(Precision p) { return p.scaling == FP8_VECTORS ? FP8_SQUARES : p.scaling; }
-
 Fp8Turned linear_turned(Arena *from, int64_t rows, int64_t cols, Fp8Scaling scaling)
 {
     void *p = arena_take(from, fp8_bytes(cols, fp8_padded(rows), scaling));
@@ -72,7 +69,7 @@ void linear_turn(Device *d, Mat x, Precision p)
 static Mat8 weight(Device *d, Arena *scratch, Mat w, int transposed, Precision p)
 {
     Fp8Weight *k = p.kept;
-    p.scaling = weight_scaling(p);
+    p.scaling = linear_weights(p.scaling);
     if (!k)
         return (transposed ? turned : cast)(d, scratch, w, NULL, p.w, E4M3, p, NULL);
     if (!k->there)
@@ -101,10 +98,14 @@ Rows linear_rows(Device *d, Arena *scratch, Mat x, const Factor *f)
     return r;
 }
 
-/* Behind the rows of a part there are other rows, so its scales are dense elsewhere. */
-static const float *scales_part(Device *d, Arena *scratch, Mat8 x, int64_t first, int64_t n)
+/* Tiles of scales lie row by row. In floats other rows stand between those of a part, so they are copied. */
+static const void *scales_part(Device *d, Arena *scratch, Mat8 x, int64_t first, int64_t n)
 {
     int64_t blocks = fp8_blocks(x.cols);
+    if (x.scaling == FP8_MX) {
+        BUG_ON(first % FP8_BLOCK);
+        return (const char *)x.inverse + first / FP8_BLOCK * fp8_pitch(x.rows, x.cols, x.scaling);
+    }
     Mat part = mat_take(scratch, blocks, n, F32), all = mat((void *)x.inverse, blocks, x.rows, F32);
     d->copy(d, part, mat_cols(all, first, n));
     return part.p;
@@ -112,7 +113,7 @@ static const float *scales_part(Device *d, Arena *scratch, Mat8 x, int64_t first
 
 Rows linear_rows_part(Device *d, Arena *scratch, Rows x, int64_t first, int64_t n)
 {
-    if (x.x8.scaling == FP8_VECTORS)
+    if (fp8_blocked(x.x8.scaling))
         x.x8.inverse = scales_part(d, scratch, x.x8, first, n);
     x.x = mat_rows(x.x, first, n);
     x.x8.p = x.x8.p ? (char *)x.x8.p + first * x.x8.cols : NULL;
@@ -200,7 +201,7 @@ void linear_reserve(Arena *scratch, int64_t rows, Mat w, Precision p)
 {
     const size_t mark = scratch->used;
     const int64_t n = fp8_padded(rows), in = w.cols, out = w.rows;
-    const Fp8Scaling weights = weight_scaling(p);
+    const Fp8Scaling weights = linear_weights(p.scaling);
     if (!p.fp8)
         return;
     size_t x = fp8_bytes(n, in, p.scaling), y = fp8_bytes(n, out, p.scaling);

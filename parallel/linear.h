@@ -1,7 +1,8 @@
 /* linear -- one rank's part of a linear layer, multiplied as its matrices are stored or in FP8 (Micikevicius
  * et al. 2022, arXiv:2209.05433): activations and weights in E4M3, output gradients in E5M2, sums in F32.
- * Each of the three has one scale on each rank, or activations and gradients have one for each 128 numbers
- * that are summed, and weights one for each 128 x 128. FP8 copies lie in scratch during the call; a
+ * Each of the three has one scale on each rank; or activations and gradients have one for each 128 numbers
+ * that are summed, and weights one for each 128 x 128; or all have one for each 32 numbers that are summed,
+ * so that a weight and its transpose are cast apart. FP8 copies lie in scratch during the call; a
  * weight's copies may be kept while the weight does not change. A product multiplies rows; a weight
  * gradient, which sums over rows, multiplies transposes: where there is room for the transpose, one cast
  * makes both. All functions are local, as are all shapes. Shared arguments:
@@ -22,9 +23,11 @@ typedef struct {
 typedef struct {
     void *p;                   /* [cols, fp8_padded(rows)] bytes, and scales of blocks */
     Mat inverse; /* F32 [1, 1], of its scale, which other casts may change before it is read; with
-                                  blocks of the first one */
+                                  blocks where they begin */
     int room, there;           /* bool: there is memory for it; it is made */
 } Fp8Turned;
+/* The scaling of weights where that of inputs and output gradients is s. */
+static inline Fp8Scaling linear_weights(Fp8Scaling s) { return s == FP8_VECTORS ? FP8_SQUARES : s; }
 /* Takes the memory of one from an arena, for a matrix [rows, cols]. */
 Fp8Turned linear_turned(Arena *from, int64_t rows, int64_t cols, Fp8Scaling scaling);
 
@@ -52,7 +55,7 @@ typedef struct {
 typedef struct {
     Fp8Scale *x, *w, *dy;      /* on the device; without fp8: unused */
     int fp8;                   /* bool: multiply in FP8 */
-    Fp8Scaling scaling;        /* of x and dy; FP8_VECTORS: weights have FP8_SQUARES */
+    Fp8Scaling scaling;        /* of x and dy; of weights: linear_weights */
     Fp8Weight *kept;           /* copies that outlive the call; NULL: each call makes its own */
     Fp8Turned *xt, *dyt;       /* of x, of dy: with room, made by the product that multiplies all rows of it;
                                   NULL: the weight gradient makes its own */
@@ -74,7 +77,8 @@ Factor linear_factor(Device *d, Arena *scratch, Mat w, Mat b, int forward, Preci
 /* Rows to be multiplied: x, and with FP8 a copy of it in scratch, cast as a whole. */
 typedef struct { Mat x; Mat8 x8; } Rows;
 Rows linear_rows(Device *d, Arena *scratch, Mat x, const Factor *f);
-/* Rows [first, first + n) of x; their scales of blocks are copied to scratch. */
+/* Rows [first, first + n) of x; with FP8_VECTORS their scales are copied to scratch, with FP8_MX `first` is a
+ * multiple of FP8_BLOCK. */
 Rows linear_rows_part(Device *d, Arena *scratch, Rows x, int64_t first, int64_t n);
 
 /* y = x times f. */

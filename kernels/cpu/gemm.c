@@ -228,9 +228,10 @@ void gemm_fp8(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
     if (!c.rows || !c.cols || (!a.cols && acc))
         return;
     int blocks = fp8_blocked(a.scaling);
-    BUG_ON(blocks != fp8_blocked(b.scaling) || a.scaling == FP8_SQUARES);
+    BUG_ON(!fp8_multiplies(a.scaling, b.scaling));
     multiply(d, cpu_of(d)->gemm, c, factor_of8(a), factor_of8(b), a.cols, acc, bias,
-             (Finish){.scaled = !blocks, .by = blocks ? 1 : *a.inverse * *b.inverse});
+             (Finish){.scaled = !blocks,
+                      .by = blocks ? 1 : *(const float *)a.inverse * *(const float *)b.inverse});
 }
 
 static size_t own_bytes(const GemmKernel *g, size_t real_size)

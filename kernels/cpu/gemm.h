@@ -24,7 +24,7 @@ typedef struct {
     int fp8;                   /* bool: bytes in `format`, with k_step 1; type is unused */
     Fp8Format format;
     Fp8Scaling scaling;        /* with blocks numbers are multiplied by `inverse` where they are packed */
-    const float *inverse;
+    const void *inverse;
     int64_t pitch, lane, k;    /* of the inverses; position of p in the whole matrix */
 } Factor;
 

@@ -89,6 +89,8 @@ void cuda_await(Device *d, cudaEvent_t e);
  *   waited  in  seconds of this wait so far */
 void cuda_watch(Device *d, void (*watch)(double waited));
 
+/* Dies unless this GPU multiplies FP8 of this scaling. */
+void cuda_fp8_check(const Cuda *c, Fp8Scaling scaling);
 /* The statistics of fp8_norm, and with sum that, in a pass of its own. Arguments as of fp8_norm. */
 void cuda_norm_stats(Device *d, Mat sum, Mat stats, Mat x, Mat res, const Dropout *s, Mat gain, Mat bias,
                      double eps, NormKind kind);

@@ -4,8 +4,8 @@
  * cuBLASLt multiplies FP8 along rows only, so one pass over a matrix writes it as it is, transposed, or
  * both. The matrix is stored, or an activation or a norm makes it: its numbers are then rounded to storage
  * first, so that the bits are those of a matrix that was stored. The largest magnitude is an integer maximum
- * of bits, which is exact in any order. With a scale a block, one pass over a block of 128 x 128 finds its
- * scales and casts it. */
+ * of bits, which is exact in any order. With a scale a block, one pass over 128 x 128 numbers finds their
+ * scales and casts them. */
 #include "act.cuh"
 #include "fp8.cuh"
 #include "norm.cuh"
@@ -168,37 +168,40 @@ __global__ void __launch_bounds__(THREADS)
 enum { BLOCK = FP8_BLOCK, BLOCK_PITCH = BLOCK + 8, EACH_ROW = BLOCK / EIGHT, HALF = BLOCK / 2 };
 static_assert(2 * BLOCK == THREADS, "two threads a column");
 
-/* A matrix that blocks are written to, and their inverse scales: float [pitch] apart, as of Mat8. p NULL:
+/* A matrix that blocks are written to, and their inverse scales, `pitch` of them apart, as of Mat8. p NULL:
  * none. */
 struct Blocked {
-    unsigned char *p;
-    float *inverse;
+    unsigned char *p, *inverse;
     int64_t rows, cols, pitch;
 };
 
-static Blocked blocked(unsigned char *p, int64_t rows, int64_t cols, Fp8Scaling scaling)
+/* Tiles of scales that reach over the matrix are zeros there. */
+static Blocked blocked(Device *d, unsigned char *p, int64_t rows, int64_t cols, Fp8Scaling scaling)
 {
-    return {p, (float *)(p ? p + rows * cols : NULL), rows, cols, fp8_pitch(rows, cols, scaling)};
+    Blocked b = {p, p ? p + rows * cols : NULL, rows, cols, fp8_pitch(rows, cols, scaling)};
+    if (p && scaling == FP8_MX && (rows % BLOCK || cols % BLOCK))
+        d->zero(d, b.inverse, fp8_scale_bytes(rows, cols, scaling));
+    return b;
 }
 
 /* Returns the scale for numbers up to `amax`, and with `notes` stores its inverse as that of the block of
  * element (r, c). */
-template <Fp8Format F, int SQUARE>
+template <Fp8Format F, Fp8Scaling S>
 __device__ __forceinline__ float block_scale(const Blocked &y, uint32_t amax, int64_t r, int64_t c, int notes)
 {
-    const float inverse = fp8_block_inverse(amax, F);
+    const int e = fp8_block_exponent(amax, F, S);
     if (notes)
-        y.inverse[SQUARE ? r / BLOCK * y.pitch + c / BLOCK : c / BLOCK * y.pitch + r] = inverse;
-    return fp8_block_scale(inverse);
+        fp8_block_put(y.inverse, fp8_block_at(y.pitch, S, r, c), S, e);
+    return fp8_block_scale(e);
 }
 
-/* Loads one block, and casts its rows to y if each has a scale of its own. Returns this thread's largest
- * magnitude. */
-template <class From, Fp8Format F, int SQUARE>
+/* Loads 128 x 128 numbers, and casts their rows to y if they have scales of their own. Returns this thread's
+ * largest magnitude. */
+template <class From, Fp8Format F, Fp8Scaling S>
 __device__ __forceinline__ uint32_t load_block(typename From::T *tile, const Blocked &y, const From &from,
                                                int64_t row0, int64_t col0, int64_t cols, int part)
 {
-    const int c = (int)threadIdx.x % EACH_ROW * EIGHT;
+    const int c = (int)threadIdx.x % EACH_ROW * EIGHT, across = fp8_across(S);
     uint32_t most = 0;
     for (int r = (int)threadIdx.x / EACH_ROW; r < BLOCK; r += THREADS / EACH_ROW) {
         const int live = row0 + r < y.rows && col0 + c < cols;
@@ -216,18 +219,31 @@ __device__ __forceinline__ uint32_t load_block(typename From::T *tile, const Blo
             from_float(tile + r * BLOCK_PITCH + c + k, x);
         }
         most = m > most ? m : most;
-        for (int o = SQUARE ? 0 : EACH_ROW / 2; o; o >>= 1) {
+        for (int o = S == FP8_SQUARES ? 0 : across / EIGHT / 2; o; o >>= 1) {
             uint32_t other = __shfl_xor_sync(EVERY_LANE, m, o);
             m = other > m ? other : m;
         }
-        if (!SQUARE && live && y.p) {
+        if (S != FP8_SQUARES && live && y.p) {
             const int64_t at = part * cols + col0 + c;
-            const float scale = block_scale<F, 0>(y, m, row0 + r, at, c == 0);
+            const float scale = block_scale<F, S>(y, m, row0 + r, at, c % across == 0);
             uint2 both = {cast_four<F>(f[0], scale), cast_four<F>(f[0] + 4, scale)};
             *(uint2 *)(y.p + (row0 + r) * y.cols + at) = both;
         }
     }
     return most;
+}
+
+/* Returns the largest magnitude of n numbers of a column; of FP8_VECTORS, of those of two threads. */
+template <Fp8Scaling S, class T> __device__ __forceinline__ uint32_t column_largest(const T *tile, int n)
+{
+    uint32_t m = 0;
+    for (int r = 0; r < n; r++)
+        m = largest_bits(m, to_float(tile[r * BLOCK_PITCH]));
+    if (S == FP8_VECTORS) {
+        uint32_t other = __shfl_xor_sync(EVERY_LANE, m, 1);
+        m = other > m ? other : m;
+    }
+    return m;
 }
 
 /* Casts 16 x n numbers of a block to rows of `to`, with the numbers of a row `step` apart in the tile. */
@@ -249,21 +265,22 @@ __device__ __forceinline__ void cast_sixteens(unsigned char *to, const T *from, 
     }
 }
 
-/* Casts one block of one part: block (blockIdx.x / blocks across, blockIdx.x % blocks across) of part
- * blockIdx.y. Two threads cast a column to a row of yt, and with SQUARE a row to one of y.
+/* Casts 128 x 128 numbers of one part: square (blockIdx.x / squares across, blockIdx.x % squares across) of
+ * part blockIdx.y. Two threads cast a column to a row of yt, and with FP8_SQUARES a row to one of y.
  *   cols  in  columns of a part */
-template <class From, Fp8Format F, int SQUARE>
+template <class From, Fp8Format F, Fp8Scaling S>
 __global__ void __launch_bounds__(THREADS)
     k_fp8_blocks(const Blocked y, const Blocked yt, const From from, int64_t cols)
 {
     typedef typename From::T T;
+    enum { SQUARE = S == FP8_SQUARES, EACH = S == FP8_MX ? 32 : HALF };
     T *tile = (T *)shared;                                 /* [BLOCK][BLOCK_PITCH] */
     uint32_t *slot = (uint32_t *)(tile + BLOCK * BLOCK_PITCH);
     const int64_t across = (cols + BLOCK - 1) / BLOCK;
     const int64_t row0 = blockIdx.x / across * BLOCK, col0 = blockIdx.x % across * BLOCK;
     const int part = (int)blockIdx.y, line = (int)threadIdx.x / 2, half = (int)threadIdx.x % 2 * HALF;
     const int64_t column0 = part * cols + col0;
-    uint32_t most = load_block<From, F, SQUARE>(tile, y, from, row0, col0, cols, part);
+    uint32_t most = load_block<From, F, S>(tile, y, from, row0, col0, cols, part);
     if (SQUARE) {
         most = block_largest(most, slot);
         if (threadIdx.x == 0)
@@ -274,24 +291,22 @@ __global__ void __launch_bounds__(THREADS)
         const int64_t left = cols - col0 - half, n = left < HALF ? left : (int64_t)HALF;
         most = slot[0];
         if (y.p && row0 + line < y.rows && n > 0) {
-            float scale = block_scale<F, 1>(y, most, row0, column0, threadIdx.x == 0);
+            float scale = block_scale<F, S>(y, most, row0, column0, threadIdx.x == 0);
             cast_sixteens<F>(y.p + (row0 + line) * y.cols + column0 + half, tile + line * BLOCK_PITCH + half,
                              1, (int)n, scale);
         }
-    } else {
-        most = 0;
-        for (int r = 0; r < HALF; r++)
-            most = largest_bits(most, to_float(tile[(half + r) * BLOCK_PITCH + line]));
-        uint32_t other = __shfl_xor_sync(EVERY_LANE, most, 1);
-        most = other > most ? other : most;
     }
-    const int64_t left = yt.cols - row0 - half, n = left < HALF ? left : (int64_t)HALF;
-    if (yt.p && col0 + line < cols) {
-        float scale = block_scale<F, SQUARE>(yt, most, column0 + (SQUARE ? 0 : line), row0,
-                                             SQUARE ? threadIdx.x == 0 : half == 0);
-        if (n > 0)
-            cast_sixteens<F>(yt.p + (column0 + line) * yt.cols + row0 + half,
-                             tile + half * BLOCK_PITCH + line, BLOCK_PITCH, (int)n, scale);
+    for (int r0 = half; r0 < half + HALF; r0 += EACH) {
+        if (!SQUARE)
+            most = column_largest<S>(tile + r0 * BLOCK_PITCH + line, EACH);
+        const int64_t left = yt.cols - row0 - r0, n = left < EACH ? left : (int64_t)EACH;
+        const int notes = SQUARE ? threadIdx.x == 0 : S == FP8_MX || half == 0;
+        if (yt.p && col0 + line < cols) {
+            float scale = block_scale<F, S>(yt, most, column0 + (SQUARE ? 0 : line), row0 + r0, notes);
+            if (n > 0)
+                cast_sixteens<F>(yt.p + (column0 + line) * yt.cols + row0 + r0,
+                                 tile + r0 * BLOCK_PITCH + line, BLOCK_PITCH, (int)n, scale);
+        }
     }
 }
 
@@ -301,16 +316,20 @@ static void cast_blocks(Device *d, unsigned char *y, unsigned char *yt, const Fr
 {
     const int64_t wide = From::PARTS * cols, padded = fp8_padded(rows);
     const size_t bytes = BLOCK * BLOCK_PITCH * sizeof(typename From::T) + WARP * sizeof(uint32_t);
-    Blocked to = blocked(y, rows, wide, scaling), turned = blocked(yt, wide, padded, scaling);
-    BUG_ON(From::PARTS > 1 && cols % BLOCK);
+    Blocked to = blocked(d, y, rows, wide, scaling), turned = blocked(d, yt, wide, padded, scaling);
+    BUG_ON(From::PARTS > 1 && cols % fp8_across(scaling));
     dim3 grid = blocks_of(ceil_div(rows, BLOCK) * ceil_div(cols, BLOCK));
     grid.y = From::PARTS;
     BUG_ON(scaling == FP8_SQUARES && !From::STORED);
     if constexpr (From::STORED)
         if (scaling == FP8_SQUARES)
-            LAUNCH((k_fp8_blocks<From, F, 1>), grid, THREADS, bytes, cuda_stream(d), to, turned, from, cols);
+            LAUNCH((k_fp8_blocks<From, F, FP8_SQUARES>), grid, THREADS, bytes, cuda_stream(d), to, turned,
+                   from, cols);
     if (scaling == FP8_VECTORS)
-        LAUNCH((k_fp8_blocks<From, F, 0>), grid, THREADS, bytes, cuda_stream(d), to, turned, from, cols);
+        LAUNCH((k_fp8_blocks<From, F, FP8_VECTORS>), grid, THREADS, bytes, cuda_stream(d), to, turned, from,
+               cols);
+    if (scaling == FP8_MX)
+        LAUNCH((k_fp8_blocks<From, F, FP8_MX>), grid, THREADS, bytes, cuda_stream(d), to, turned, from, cols);
 }
 
 /* Casts rows x cols numbers of each part of `from`. */
@@ -334,7 +353,7 @@ static void cast(Device *d, void *y, void *yt, const From &from, int64_t rows, i
 
 void cuda_fp8_cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, Fp8Scaling scaling)
 {
-    check_fp8(cuda_of(d), scaling);
+    cuda_fp8_check(cuda_of(d), scaling);
     BUG_ON(x.cols % 16 || !aligned(x) || !aligned(y) || !aligned(yt));
     if (!x.rows || !x.cols)
         return;
@@ -366,7 +385,7 @@ static void cast_act(Device *d, void *y, void *yt, Mat da, Mat h, int64_t cols, 
 void cuda_fp8_act(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s, Fp8Scaling scaling)
 {
     const int64_t cols = h.cols / (act_gated(kind) ? 2 : 1);
-    check_fp8(cuda_of(d), scaling);
+    cuda_fp8_check(cuda_of(d), scaling);
     BUG_ON(cols % 16 || !aligned(h) || !aligned(da) || !aligned(y) || !aligned(yt));
     BUG_ON(da.rows && (da.rows != h.rows || da.cols != cols));
     if (!h.rows || !cols)
@@ -393,7 +412,7 @@ void cuda_fp8_norm(Device *d, void *y, void *yt, Mat sum, Mat stats, Mat x, Mat 
                    Mat gain, Mat bias, double eps, NormKind kind, Fp8Scale *s, Fp8Scaling scaling)
 {
     const Mat in = sum.p ? sum : x;
-    check_fp8(cuda_of(d), scaling);
+    cuda_fp8_check(cuda_of(d), scaling);
     BUG_ON(x.cols % 16 || !aligned(in) || !aligned(gain) || !aligned(bias) || !aligned(y) || !aligned(yt));
     if (!x.rows || !x.cols)
         return;

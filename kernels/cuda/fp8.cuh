@@ -101,19 +101,4 @@ __device__ __forceinline__ void turn_sixteen(unsigned char *yt, const unsigned c
     uint4 all = {word[0], word[1], word[2], word[3]};
     *(uint4 *)yt = all;
 }
-
-static inline void check_fp8(const Cuda *c, Fp8Scaling scaling)
-{
-    if (fp8_blocked(scaling) && (c->major != 9 || c->minor != 0))
-        die(EXIT_CONFIG, "fp8",
-            "%s multiplies no blocks of FP8: it is of compute capability %d.%d, and cuBLASLt has them for "
-            "9.0; "
-            "change: fp8_recipe: delayed or tensorwise, or an H100 or H200",
-            c->gpu, c->major, c->minor);
-    if (10 * c->major + c->minor < 89)
-        die(EXIT_CONFIG, "fp8",
-            "%s multiplies no FP8: it is of compute capability %d.%d, and that begins with 8.9; change: fp8: "
-            "none, or a newer GPU",
-            c->gpu, c->major, c->minor);
-}
 #endif

@@ -22,7 +22,7 @@ typedef struct {
     cublasLtEpilogue_t epilogue;
     void *vector;              /* in: bias [n]; out with BGRADB: bias gradient [m], op(a) over k */
     LtMat aux;                 /* [m,n] input of GELU: out of GELU_AUX, in of DGELU; p NULL: none */
-    const float *scale_a, *scale_b;    /* device memory: what a and b in FP8 are multiplied by */
+    const void *scale_a, *scale_b;     /* device memory: what a and b in FP8 are multiplied by */
     int32_t mode_a, mode_b;    /* cublasLtMatmulMatrixScale_t: one scale (0), or one a block */
     int fast;                  /* bool, FP8: sums may stay in the tensor cores' precision */
 } LtProduct;

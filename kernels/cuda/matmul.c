@@ -1,6 +1,7 @@
 /* matmul -- matrix products and linear layers, as products of cuBLASLt with epilogues. Where the library
  * has no algorithm with an epilogue (odd sizes), a product and a second op compute the same. */
 #include "cuda.h"
+#include "fp8.h"
 #include "lt.h"
 #include "products.h"
 
@@ -151,21 +152,41 @@ static LtMat lt_mat8(Mat8 m)
 
 static int32_t lt_mode(Fp8Scaling s)
 {
-    return s == FP8_VECTORS   ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
-           : s == FP8_SQUARES ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
-                              : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    switch (s) {
+    case FP8_VECTORS: return CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    case FP8_SQUARES: return CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    case FP8_MX:      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
+    default:          return CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+    }
 }
 
+void cuda_fp8_check(const Cuda *c, Fp8Scaling scaling)
+{
+    const int mx = scaling == FP8_MX;
+    if (fp8_blocked(scaling) && (mx ? c->major < 10 : c->major != 9 || c->minor != 0))
+        die(EXIT_CONFIG, "fp8",
+            "%s does not multiply by fp8_recipe %s: it is of compute capability %d.%d, and cuBLASLt has its "
+            "blocks for %s; change: fp8_recipe: delayed or tensorwise, or %s",
+            c->gpu, mx ? "mxfp8" : "blockwise", c->major, c->minor, mx ? "10.0 and newer" : "9.0",
+            mx ? "a B200" : "an H100 or H200");
+    if (10 * c->major + c->minor < 89)
+        die(EXIT_CONFIG, "fp8",
+            "%s multiplies no FP8: it is of compute capability %d.%d, and that begins with 8.9; change: fp8: "
+            "none, or a newer GPU",
+            c->gpu, c->major, c->minor);
+}
 /* Both factors have k along their rows, the only layout in which the library multiplies FP8 on every GPU
  * that has it; a may have any number of rows. Sums of a forward (both E4M3) may stay in the tensor cores'
- * precision; sums of gradients, and of blocks, are promoted to F32 on the way. With blocks the library asks
- * for rows in fours. */
+ * precision; sums of gradients, and of blocks, are promoted to F32 on the way. With blocks of 128 the library
+ * asks for rows in fours, with those of 32 for whole ones. */
 void cuda_fp8_matmul(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
 {
     BUG_ON(a.rows != c.rows || b.rows != c.cols || a.cols != b.cols || b.rows % 16 || a.cols % 16);
     BUG_ON(c.type != BF16 && c.type != F16 && c.type != d->real);
     int blocks = fp8_blocked(a.scaling);
-    BUG_ON(blocks != fp8_blocked(b.scaling) || a.scaling == FP8_SQUARES || (blocks && a.rows % 4));
+    BUG_ON(!fp8_multiplies(a.scaling, b.scaling) || (a.scaling == FP8_VECTORS && a.rows % 4));
+    BUG_ON(a.scaling == FP8_MX && a.cols % fp8_across(FP8_MX));
+    cuda_fp8_check(cuda_of(d), a.scaling);
     LtProduct q = {.c = lt_mat(c), .a = lt_mat8(a), .b = lt_mat8(b), .tb = 1, .acc = acc,
                    .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .scale_a = a.inverse, .scale_b = b.inverse,
                    .mode_a = lt_mode(a.scaling), .mode_b = lt_mode(b.scaling),
@@ -183,7 +204,7 @@ void cuda_algorithms_prefix(const Device *d, char text[ALGORITHM_KEY]) { lt_pref
 
 /* Fills an FP8 operand, which replay gives the memory of 16-bit numbers: random numbers of 16 bits go to the
  * second half of it, half of the rows at a time, and from there to FP8 in the first half. Scales of blocks
- * are random numbers, too. */
+ * are random numbers, too, but bytes are 0: random ones would be NaN. */
 static void random_fp8(Device *d, Mat m, Fp8Format format, Fp8Scaling scaling, Fp8Scale *scale, uint64_t key)
 {
     char *first = m.p, *second = first + m.rows * m.cols;
@@ -192,8 +213,10 @@ static void random_fp8(Device *d, Mat m, Fp8Format format, Fp8Scaling scaling, F
         d->normals(d, x, (Mat){0}, 0, 1, key, r * m.cols, m.cols);
         d->fp8_cast(d, first + r * m.cols, NULL, x, scale, format, FP8_OWN);
     }
-    size_t scales = fp8_bytes(m.rows, m.cols, scaling) - (size_t)(m.rows * m.cols);
-    if (scales)
+    size_t scales = fp8_scale_bytes(m.rows, m.cols, scaling);
+    if (scaling == FP8_MX)
+        d->zero(d, second, scales);
+    else if (scales)
         d->normals(d, mat(second, 1, (int64_t)(scales / sizeof(float)), F32), (Mat){0}, 0, 1, key, 0, 0);
 }
 

@@ -41,13 +41,6 @@ static uint16_t *original(Device *d, Mat x, const Unstored *made)
     return host;
 }
 
-/* 1 / scale of element (r, c). */
-static float inverse_at(const Mat8 *m, int64_t r, int64_t c)
-{
-    int64_t pitch = fp8_pitch(m->rows, m->cols, m->scaling);
-    return m->inverse[fp8_blocked(m->scaling) ? fp8_block_at(pitch, m->scaling, r, c) : 0];
-}
-
 static void see_cast(void *ctx, Device *d, const void *y, const void *yt, Mat x, const Unstored *made,
                      const Fp8Scale *s, Fp8Format format, Fp8Scaling scaling)
 {
@@ -65,12 +58,14 @@ static void see_cast(void *ctx, Device *d, const void *y, const void *yt, Mat x,
     uint8_t *code = xcalloc(bytes, 1);
     Fp8Scale one;
     Mat8 cast = mat8(code, rows, cols, format, scaling, &one);
+    int64_t pitch = fp8_pitch(rows, cols, scaling);
     d->get(d, code, y ? y : yt, bytes);
     d->get(d, &one.inverse, &s->inverse, sizeof one.inverse);
     for (int64_t i = 0; i < x.rows * x.cols; i++) {
         double was = x.type == BF16 ? bf16_to_f32(host[i]) : f16_to_f32(host[i]);
         int64_t r = y ? i / cols : i % x.cols, c = y ? i % cols : i / x.cols;
-        float f8 = fp8_to_f32(code[r * cols + c], format), inverse = inverse_at(&cast, r, c);
+        float f8 = fp8_to_f32(code[r * cols + c], format),
+              inverse = fp8_inverse_at(cast.inverse, pitch, scaling, r, c);
         double is = (double)f8 * (double)inverse;
         sum->n++;
         sum->squares += was * was;

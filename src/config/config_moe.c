@@ -125,24 +125,29 @@ static void rules_upcycling(Check *k)
          "true has nothing to make a shared expert of; leave out moe_shared_expert_intermediate_size");
 }
 
-/* Checks that the experts' sizes are multiples of 16, as those of dense layers (config_rules.c). */
+/* Checks that the experts' sizes are multiples of pieces, as those of dense layers (config_rules.c). */
 static void rules_expert_fp8(Check *k)
 {
     Config *c = k->cfg;
     int64_t tp = c->tensor_model_parallel_size, etp = c->expert_tensor_parallel_size,
             shared = ABSENT(moe_shared_expert_intermediate_size) ? 0 : c->moe_shared_expert_intermediate_size;
+    const char *asks;
+    int64_t piece = config_fp8_piece(c, &asks);
     RULE(ON3(moe_ffn_hidden_size, fp8, expert_tensor_parallel_size),
-         c->fp8 != FP8_NONE && c->moe_ffn_hidden_size % (16 * etp),
-         "%ld is not a multiple of 16 x expert_tensor_parallel_size %ld, as fp8 asks; nearest: %s",
-         c->moe_ffn_hidden_size, etp, check_nearest_multiples(16 * etp, c->moe_ffn_hidden_size));
+         c->fp8 != FP8_NONE && c->moe_ffn_hidden_size % (piece * etp),
+         "%ld is not a multiple of %ld x expert_tensor_parallel_size %ld, as %s asks; nearest: %s",
+         c->moe_ffn_hidden_size, piece, etp, asks,
+         check_nearest_multiples(piece * etp, c->moe_ffn_hidden_size));
     RULE(ON3(moe_shared_expert_intermediate_size, fp8, tensor_model_parallel_size),
-         c->fp8 != FP8_NONE && shared % (16 * tp),
-         "%ld is not a multiple of 16 x tensor_model_parallel_size %ld, as fp8 asks; nearest: %s", shared, tp,
-         check_nearest_multiples(16 * tp, shared));
-    int blocks = c->fp8 != FP8_NONE && c->fp8_recipe == FP8_RECIPE_BLOCKWISE;
-    RULE(ON3(fp8_recipe, num_moe_experts, device), blocks && c->device == DEVICE_CUDA,
-         "blockwise does not go with num_moe_experts on a GPU: cuBLASLt multiplies blocks of rows in fours, "
-         "and an expert may have any number of rows; use delayed or tensorwise, or device: cpu");
+         c->fp8 != FP8_NONE && shared % (piece * tp),
+         "%ld is not a multiple of %ld x tensor_model_parallel_size %ld, as %s asks; nearest: %s", shared,
+         piece, tp, asks, check_nearest_multiples(piece * tp, shared));
+    int blocks = c->fp8 != FP8_NONE && c->fp8_recipe == FP8_RECIPE_BLOCKWISE,
+        mx = c->fp8 != FP8_NONE && c->fp8_recipe == FP8_RECIPE_MXFP8;
+    RULE(ON3(fp8_recipe, num_moe_experts, device), (blocks || mx) && c->device == DEVICE_CUDA,
+         "%s does not go with num_moe_experts on a GPU: cuBLASLt multiplies blocks of rows in %s, "
+         "and an expert may have any number of rows; use delayed or tensorwise, or device: cpu",
+         mx ? "mxfp8" : "blockwise", mx ? "pieces of 32" : "fours");
     RULE(ON3(moe_ffn_hidden_size, fp8_recipe, expert_tensor_parallel_size),
          blocks && c->moe_ffn_hidden_size % (128 * etp),
          "%ld is not a multiple of 128 x expert_tensor_parallel_size %ld, as fp8_recipe blockwise asks; "

@@ -205,32 +205,58 @@ static void rules_fp8_blocks(Check *k)
     }
 }
 
-/* Checks that the model's sizes are multiples of 16: FP8 is multiplied in pieces of 16 numbers. */
+int config_fp8_piece(const Config *c, const char **asks)
+{
+    const int mx = c->fp8_recipe == FP8_RECIPE_MXFP8;
+    *asks = mx ? "fp8_recipe mxfp8" : "fp8";
+    return mx ? 32 : 16;
+}
+
+/* Checks that a rank's tokens are whole pieces, over which weight gradients sum. Where products overlap with
+ * messages it multiplies one rank's rows at a time: with mxfp8 these have whole tiles of scales. */
+static void rules_fp8_tokens(Check *k)
+{
+    Config *c = k->cfg;
+    const char *asks;
+    int mx = c->fp8_recipe == FP8_RECIPE_MXFP8;
+    int64_t tokens = c->micro_batch_size * c->seq_length, cp = mx ? c->context_parallel_size : 1;
+    int64_t piece = cp * config_fp8_piece(c, &asks), rows = mx ? 128 * cp : 16;
+    int64_t tp = c->tensor_model_parallel_size;
+    if (!check_usable(k, ON1(context_parallel_size)))
+        return;
+    RULE(ON3(micro_batch_size, seq_length, fp8), tokens % piece,
+         "%ld x seq_length %ld is not a multiple of %ld, as %s asks", c->micro_batch_size, c->seq_length,
+         piece, asks);
+    RULE(ON4(micro_batch_size, seq_length, tp_comm_overlap, tensor_model_parallel_size),
+         c->tp_comm_overlap && tokens % piece == 0 && tokens % (rows * tp),
+         "%ld x seq_length %ld is not a multiple of %ld x tensor_model_parallel_size %ld, as %s with "
+         "tp_comm_overlap asks",
+         c->micro_batch_size, c->seq_length, rows, tp, asks);
+}
+
+/* Checks that the model's sizes are multiples of the pieces in which FP8 is multiplied. */
 static void rules_fp8(Check *k)
 {
     Config *c = k->cfg;
-    int on = check_usable(k, ON1(fp8)) && c->fp8 != FP8_NONE;
     int64_t tp = c->tensor_model_parallel_size, groups = c->num_query_groups;
-    RULE(ON2(hidden_size, fp8), on && c->hidden_size % 16, "%ld is not a multiple of 16, as fp8 asks; "
-         "nearest: %s", c->hidden_size, check_nearest_multiples(16, c->hidden_size));
-    RULE(ON3(ffn_hidden_size, fp8, tensor_model_parallel_size), on && c->ffn_hidden_size % (16 * tp),
-         "%ld is not a multiple of 16 x tensor_model_parallel_size %ld, as fp8 asks; nearest: %s",
-         c->ffn_hidden_size, tp, check_nearest_multiples(16 * tp, c->ffn_hidden_size));
-    if (on && check_usable(k, ON4(num_attention_heads, num_query_groups, kv_channels,
-                                  tensor_model_parallel_size))) {
+    const char *asks;
+    if (!check_usable(k, ON2(fp8, fp8_recipe)) || c->fp8 == FP8_NONE)
+        return;
+    int64_t piece = config_fp8_piece(c, &asks);
+    RULE(ON2(hidden_size, fp8), c->hidden_size % piece, "%ld is not a multiple of %ld, as %s asks; "
+         "nearest: %s", c->hidden_size, piece, asks, check_nearest_multiples(piece, c->hidden_size));
+    RULE(ON3(ffn_hidden_size, fp8, tensor_model_parallel_size), c->ffn_hidden_size % (piece * tp),
+         "%ld is not a multiple of %ld x tensor_model_parallel_size %ld, as %s asks; nearest: %s",
+         c->ffn_hidden_size, piece, tp, asks, check_nearest_multiples(piece * tp, c->ffn_hidden_size));
+    if (check_usable(k, ON4(num_attention_heads, num_query_groups, kv_channels,
+                            tensor_model_parallel_size))) {
         int64_t q = c->num_attention_heads / tp * c->kv_channels;
-        int64_t kv = (groups < tp ? 1 : groups / tp) * c->kv_channels;
-        RULE(ON2(kv_channels, fp8), q % 16 || 2 * kv % 16, "a rank has %ld columns of queries and %ld of "
-             "keys and values, and fp8 asks for multiples of 16; use a multiple of 16", q, 2 * kv);
+        int64_t kv = (groups < tp ? 1 : groups / tp) * c->kv_channels, each = piece == 16 ? 2 * kv : kv;
+        RULE(ON2(kv_channels, fp8), q % piece || each % piece, "a rank has %ld columns of queries and %ld of "
+             "keys%s, and %s asks for multiples of %ld; use a multiple of %ld",
+             q, each, piece == 16 ? " and values" : "", asks, piece, piece);
     }
-    RULE(ON3(micro_batch_size, seq_length, fp8), on && c->micro_batch_size * c->seq_length % 16,
-         "%ld x seq_length %ld is not a multiple of 16, as fp8 asks", c->micro_batch_size, c->seq_length);
-    RULE(ON4(micro_batch_size, seq_length, tp_comm_overlap, tensor_model_parallel_size),
-         on && c->tp_comm_overlap && c->micro_batch_size * c->seq_length % 16 == 0 &&
-             c->micro_batch_size * c->seq_length % (16 * tp),
-         "%ld x seq_length %ld is not a multiple of 16 x tensor_model_parallel_size %ld, as fp8 with "
-         "tp_comm_overlap asks",
-         c->micro_batch_size, c->seq_length, tp);
+    rules_fp8_tokens(k);
 }
 
 /* Checks that a rank's rows of every tensor are whole blocks of moments, so that all layouts have the same

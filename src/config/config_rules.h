@@ -50,6 +50,9 @@ void rules_rope(Check *k);
  * factor to its number. */
 void config_rope_plain(Config *c);
 
+/* config_rules.c: numbers that FP8 multiplies at a time, and asks: what asks for whole pieces of them. */
+int config_fp8_piece(const Config *c, const char **asks);
+
 /* config_context.c: rules about the ranks that share a sequence. */
 void rules_context(Check *k);
 

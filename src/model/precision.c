@@ -7,8 +7,8 @@
  *
  * With blocks each block of a matrix has its own scale (device.h), found when it is cast. A rank of the
  * tensor group has whole blocks (config_rules.c), so that the scales of weights, inputs and gradients are
- * those of one rank; blocks of a weight gradient's factors reach over 128 tokens of a microbatch on this
- * rank.
+ * those of one rank; blocks of a weight gradient's factors reach over 128 or 32 tokens of a microbatch on
+ * this rank.
  *
  * Weights change only between steps. Where a step has several microbatches, the FP8 copies that the
  * first one makes serve the others, for two bytes an element, where there is room (room.c); the last
@@ -37,7 +37,15 @@ int precision_delayed(const Model *m)
     return m->cfg->fp8 != FP8_NONE && m->cfg->fp8_recipe == FP8_RECIPE_DELAYED;
 }
 
-static int is_blocked(const Config *c) { return c->fp8_recipe == FP8_RECIPE_BLOCKWISE; }
+/* The scaling of inputs and output gradients, but for delayed scales. */
+static Fp8Scaling scaling_of(const Config *c)
+{
+    switch (c->fp8_recipe) {
+    case FP8_RECIPE_BLOCKWISE: return FP8_VECTORS;
+    case FP8_RECIPE_MXFP8:     return FP8_MX;
+    default:                   return FP8_OWN;
+    }
+}
 
 /* Whether this layer is multiplied in FP8. */
 static int in_fp8(const Config *c, int layer)
@@ -108,7 +116,7 @@ void precision_open(Model *m, int recast, Arena *run)
         if (!is_kept(m, i))
             continue;
         const Param *w = precision_weight(m, i);
-        const Fp8Scaling scaling = is_blocked(m->cfg) ? FP8_SQUARES : FP8_OWN;
+        const Fp8Scaling scaling = linear_weights(scaling_of(m->cfg));
         m->fp8.weight[i].plain = arena_take(run, fp8_bytes(w->local_rows, w->local_cols, scaling));
         m->fp8.weight[i].turned =
             m->data->gradients ? arena_take(run, fp8_bytes(w->local_cols, w->local_rows, scaling)) : NULL;
@@ -141,12 +149,12 @@ Precision model_precision(const Model *m, int part, LinearId which)
     int64_t at = (int64_t)part * LINEARS + which;
     Fp8Scale *s =
         m->fp8.scale ? m->fp8.scale + (m->now.evaluating ? scales(m) : 0) + at * LINEAR_SCALES : NULL;
-    int delayed = is_known(m, at) && !m->now.evaluating;
+    int delayed = precision_delayed(m) && is_known(m, at) && !m->now.evaluating;
     return (Precision){s,
                        s ? s + 1 : NULL,
                        s ? s + 2 : NULL,
                        .fp8 = 1,
-                       .scaling = is_blocked(m->cfg) ? FP8_VECTORS : delayed ? FP8_DELAYED : FP8_OWN,
+                       .scaling = delayed ? FP8_DELAYED : scaling_of(m->cfg),
                        .watch = m->fp8.watch, .kept = is_kept(m, at) ? &m->fp8.weight[at] : NULL};
 }
 

@@ -20,6 +20,8 @@ rounded() { # LAYERS: the table of `out` has 12 rows for each, and no error but 
         END { exit n != rows || bad }' "$work/out"
 }
 for layout in 1 "1 normalization=RMSNorm activation=swiglu add_bias_linear=false fp8_recipe=tensorwise recompute_granularity=full recompute_method=uniform recompute_num_layers=1" \
+    "1 fp8_recipe=mxfp8" "1 fp8_recipe=mxfp8 num_moe_experts=4 moe_ffn_hidden_size=64 add_bias_linear=false" \
+    "2 fp8_recipe=mxfp8 normalization=RMSNorm activation=swiglu add_bias_linear=false tensor_model_parallel_size=2 sequence_parallel=true micro_batch_size=8 tp_comm_overlap=true" \
     "1 fp8_recipe=blockwise" "2 fp8_recipe=blockwise normalization=RMSNorm activation=swiglu add_bias_linear=false tensor_model_parallel_size=2 sequence_parallel=true tp_comm_overlap=true ffn_hidden_size=256 kv_channels=128" \
     "2 tensor_model_parallel_size=2" "2 tensor_model_parallel_size=2 sequence_parallel=true tp_comm_overlap=true fp8_recipe=tensorwise" \
     "2 pipeline_model_parallel_size=2 pipeline_schedule=zb-h1" "2 data_parallel_sharding_strategy=optim_grads_params"; do

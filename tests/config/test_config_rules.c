@@ -28,9 +28,6 @@ static const struct { const char *args; int world; const char *says; int n;
     {"tp_comm_overlap=true|tensor_model_parallel_size=2", 2, "true needs sequence_parallel: true"},
     {"tp_comm_overlap=true|sequence_parallel=true|tensor_model_parallel_size=2", 2, NULL},
     {"device=clock", 1, "device: device clock computes nothing"},
-    {"fp8=hybrid|params_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=16", 1, NULL},
-    {"fp8=hybrid|device=cuda", 1, "fp8: hybrid does not go with params_dtype fp32"},
-    {"fp8=none|fp8_recipe=tensorwise|hidden_size=72|seq_length=9", 1, NULL},
     {"exp_avg_dtype=fp8|exp_avg_sq_dtype=fp16|hidden_size=64|ffn_hidden_size=64|kv_channels=32", 1, NULL},
     {"exp_avg_sq_dtype=bf16|hidden_size=72|ffn_hidden_size=64|kv_channels=32", 1,
      "hidden_size: 72 is not a multiple of 32, as exp_avg_sq_dtype asks; nearest: 64 or 96"},
@@ -42,45 +39,6 @@ static const struct { const char *args; int world; const char *says; int n;
     {"exp_avg_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=32|num_moe_experts=4|"
      "moe_ffn_hidden_size=40", 1, "moe_ffn_hidden_size: 40 is not a multiple of 32 x"},
     {"exp_avg_dtype=fp8|optimizer=sgd|hidden_size=64|ffn_hidden_size=64|kv_channels=32", 1, NULL},
-#define FP8(ffn, channels, seq, micro)                                                                       \
-    "fp8=hybrid|device=cuda|params_dtype=bf16|ffn_hidden_size=" #ffn "|kv_channels=" #channels               \
-    "|seq_length=" #seq "|micro_batch_size=" #micro
-    {FP8(64, 16, 16, 1), 1, NULL},
-    {FP8(64, 16, 16, 1) "|hidden_size=72", 1,
-     "hidden_size: 72 is not a multiple of 16, as fp8 asks; nearest: 64 or 80"},
-    {FP8(72, 16, 16, 1), 1,
-     "ffn_hidden_size: 72 is not a multiple of 16 x tensor_model_parallel_size 1, as fp8 asks; nearest: 64 "
-     "or 80"},
-    {FP8(80, 16, 16, 1) "|tensor_model_parallel_size=2", 2,
-     "ffn_hidden_size: 80 is not a multiple of 16 x tensor_model_parallel_size 2, as fp8 asks; nearest: 64 "
-     "or 96"},
-    {FP8(96, 16, 16, 1) "|tensor_model_parallel_size=2", 2, NULL},
-    {FP8(64, 10, 16, 1), 1, "kv_channels: a rank has 40 columns of queries and 80 of keys and values"},
-    {FP8(64, 4, 16, 1) "|num_query_groups=1", 1,
-     "kv_channels: a rank has 16 columns of queries and 8 of keys and values"},
-    {FP8(64, 8, 16, 1) "|tensor_model_parallel_size=2", 2, NULL},
-    {FP8(64, 4, 16, 1) "|tensor_model_parallel_size=2", 2, "kv_channels: a rank has 8 columns of queries"},
-    {FP8(64, 16, 8, 1), 1, "micro_batch_size: 1 x seq_length 8 is not a multiple of 16, as fp8 asks"},
-    {FP8(64, 16, 8, 2), 1, NULL},
-#define BLOCKS(ffn, channels, tp)                                                                            \
-    FP8(ffn, channels, 16, 1) "|hidden_size=64|num_attention_heads=2|fp8_recipe=blockwise|"                  \
-                              "tensor_model_parallel_size=" #tp
-    {BLOCKS(128, 16, 1), 1, NULL},
-    {BLOCKS(192, 16, 1), 1,
-     "ffn_hidden_size: 192 is not a multiple of 128 x tensor_model_parallel_size 1, as fp8_recipe blockwise "
-     "asks; nearest: 128 or 256"},
-    {BLOCKS(128, 128, 2), 2,
-     "ffn_hidden_size: 128 is not a multiple of 128 x tensor_model_parallel_size 2, as fp8_recipe blockwise "
-     "asks; nearest: 256"},
-    {BLOCKS(256, 64, 2), 2,
-     "kv_channels: a rank has 64 columns of queries and 64 of keys, and fp8_recipe blockwise with "
-     "tensor_model_parallel_size 2 asks for multiples of 128; use kv_channels 128"},
-    {BLOCKS(256, 128, 2), 2, NULL},
-#undef BLOCKS
-#undef FP8
-    {"fp8=hybrid|device=cuda|params_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length="
-     "16|micro_batch_size=1|tensor_model_parallel_size=2|sequence_parallel=true|tp_comm_overlap=true",
-     2, "1 x seq_length 16 is not a multiple of 16 x tensor_model_parallel_size 2"},
     {"distributed_backend=nccl", 1, "nccl carries what lies in a GPU's memory; use mpi, or device: cuda"},
     {"distributed_backend=nccl|device=cuda|comm_checksums=true", 1, "NCCL's messages have no hashes"},
     {"distributed_backend=staged|device=cuda|comm_checksums=true", 1, NULL},
@@ -455,28 +413,6 @@ static const struct { const char *args; int world; const char *says;
     {"moe_token_dispatcher_type=allgather", 1, NULL},
     {"moe_router_enable_expert_bias=true", 1, "true needs moe_router_score_function: sigmoid"},
     {"moe_router_enable_expert_bias=true|moe_router_score_function=sigmoid", 1, NULL},
-#define FP8 "fp8=hybrid|device=cuda|params_dtype=bf16|hidden_size=64|kv_channels=16|micro_batch_size=2"
-    {FP8 "|ffn_hidden_size=128|moe_ffn_hidden_size=48", 1, NULL},
-    {FP8 "|ffn_hidden_size=128|moe_ffn_hidden_size=40", 1,
-     "moe_ffn_hidden_size: 40 is not a multiple of 16 x expert_tensor_parallel_size 1, as fp8 asks; nearest: "
-     "32 or 48"},
-    {FP8 "|ffn_hidden_size=128|moe_ffn_hidden_size=48|expert_tensor_parallel_size=2", 2,
-     "moe_ffn_hidden_size: 48 is not a multiple of 16 x expert_tensor_parallel_size 2, as fp8 asks; nearest: "
-     "32 or 64"},
-    {FP8 "|ffn_hidden_size=128|add_bias_linear=false|moe_shared_expert_intermediate_size=24", 1,
-     "moe_shared_expert_intermediate_size: 24 is not a multiple of 16 x tensor_model_parallel_size 1"},
-#define BLOCKS(experts) FP8 "|ffn_hidden_size=128|fp8_recipe=blockwise|moe_ffn_hidden_size=" #experts
-    {BLOCKS(128), 1,
-     "fp8_recipe: blockwise does not go with num_moe_experts on a GPU: cuBLASLt multiplies blocks of rows in "
-     "fours"},
-    {BLOCKS(128) "|device=cpu", 1, NULL},
-    {BLOCKS(192) "|device=cpu", 1,
-     "moe_ffn_hidden_size: 192 is not a multiple of 128 x expert_tensor_parallel_size 1, as fp8_recipe "
-     "blockwise asks; nearest: 128 or 256"},
-    {BLOCKS(128) "|device=cpu|add_bias_linear=false|moe_shared_expert_intermediate_size=64", 1,
-     "moe_shared_expert_intermediate_size: 64 is not a multiple of 128 x tensor_model_parallel_size 1"},
-#undef BLOCKS
-#undef FP8
     {"num_distributed_optimizer_instances=4|data_parallel_sharding_strategy=optim|"
      "expert_model_parallel_size=2", 4,
      "num_distributed_optimizer_instances: 4 copies do not divide the 2 ranks that have the same experts; "

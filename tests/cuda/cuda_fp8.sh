@@ -1,6 +1,6 @@
 #!/bin/sh
 # tests/cuda/cuda_fp8.sh [cpu] -- delayed FP8 scales on the emulated GPU, or on the CPU: checkpoints hold them, and every
-# layout has the scales of whole tensors; the experts of a layer have one together.
+# layout has the scales of whole tensors; the experts of a layer have one together. mxfp8 goes on without any.
 cd "$(dirname "$0")/../.." || exit 2
 emulated=${EMULATED:-build/emulated} work=${WORK:-$(mktemp -d)} fail=0 python=${PYTHON:-python3}
 cpu=${TRAIN:-$PWD/build/cpu/train}
@@ -119,4 +119,20 @@ try "3 steps in BF16" train other 1 fp8=none train_iters=3
 try "3 more in FP8" train other 1 load=latest
 try "and with scales of one step more" train other 1 fp8=none load=latest train_iters=9
 try "export" "$cpu" export "$work/three" -o "$work/hf"
+# blocks have no scales of steps before
+export EMULATION_CAPABILITY=100
+begin 0 fp8_recipe=mxfp8 micro_batch_size=2
+copy
+# shellcheck disable=SC2086
+try "3 more on tensor_model_parallel_size=2" train other 2 $model tensor_model_parallel_size=2 load=latest
+try "are as those of one rank" close_to whole other
+refused() { # CAPABILITY RECIPE: a GPU of this compute capability does not have the recipe
+    rm -rf "$work/other"
+    EMULATION_CAPABILITY=$1 train other 1 "fp8_recipe=$2" micro_batch_size=2 > /dev/null && return 1
+    grep -q "^error\[fp8\].* does not multiply by fp8_recipe $2: .*; change: fp8_recipe: delayed" "$work/log"
+}
+if [ "$device" = cuda ]; then
+    try "mxfp8 is refused before 10.0" refused 90 mxfp8
+    try "blockwise is refused after 9.0" refused 100 blockwise
+fi
 [ $fail = 0 ]

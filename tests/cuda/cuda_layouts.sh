@@ -55,6 +55,9 @@ layouts() {
 * 2 tp=2 sp tp_comm_overlap=true micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid fp8_recipe=blockwise kv_channels=128 ffn_hidden_size=256
 2 tp=2 sp pp=1 micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid fp8_recipe=blockwise kv_channels=128 ffn_hidden_size=512 full
 2 pp=2 schedule=zb-h1 micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid fp8_recipe=blockwise ffn_hidden_size=128 cpu_offloading_num_layers=2
+* 2 tp=2 sp tp_comm_overlap=true micro_batch_size=16 global_batch_size=32 bf16 fp8=hybrid fp8_recipe=mxfp8
+2 tp=2 sp pp=1 micro_batch_size=2 global_batch_size=8 bf16 fp8=hybrid fp8_recipe=mxfp8 full
+2 pp=2 schedule=zb-h1 micro_batch_size=2 global_batch_size=8 bf16 fp8=hybrid fp8_recipe=mxfp8 cpu_offloading_num_layers=2
 2 tp=2 sp selective
 4 tp=4 sp tp_comm_overlap=true staged
 2 pp=2 schedule=gpipe
@@ -168,7 +171,8 @@ train() { # PROGRAM DIRECTORY RANKS options: trains into DIRECTORY
     program=$1 dir=$2 ranks=$3
     shift 3
     rm -rf "$dir"
-    TRAIN=$program timeout 300 scripts/launch -n "$ranks" "$work/tiny.yaml" "save=$dir" "$@" > "$work/log" 2>&1
+    case $* in *mxfp8*) capability=100 ;; *) capability=90 ;; esac
+    EMULATION_CAPABILITY=$capability TRAIN=$program timeout 300 scripts/launch -n "$ranks" "$work/tiny.yaml" "save=$dir" "$@" > "$work/log" 2>&1
 }
 compare() { # CPU-DIRECTORY GPU-DIRECTORY LOSS NORM: losses agree to LOSS, norms to NORM, relative
     numbers "$1" > "$work/a"

@@ -1,7 +1,10 @@
 /* test_cuda_fp8 -- FP8 on the GPU: casts, scales and products against F64 and against the CPU's, and what is
  * made and cast in one pass against what is stored first */
 #include "cuda_pairs.h"
+#include "fp8.h"
 #include "linear.h"
+
+static Fp8Scaling blocks;              /* of inputs and gradients, as this GPU multiplies them */
 
 /* ---- FP8, against rounded numbers multiplied and summed in F64 ---- */
 
@@ -170,7 +173,7 @@ static void test_layer_fp8(void)
  * where another microbatch has changed the scales in between; x itself is not read. */
 static void test_layer_turned(Fp8Scaling scaling)
 {
-    enum { T = 48, IN = 144, OUT = 272 };
+    enum { T = 64, IN = 160, OUT = 288 };
     Arena scratch = {.name = "scratch", .size = 1 << 17};
     scratch.base = gpu.take(&gpu, scratch.size);
     Eight x = eight_open(T, IN, BF16, 80, 2, E4M3, 0), other = eight_open(T, IN, BF16, 81, 90, E4M3, 0);
@@ -289,15 +292,16 @@ static void test_fp8_twin(void)
 }
 
 /* Casts of blocks have the CPU's bytes and scales, by rows and transposed, and products those of the same
- * bytes on the CPU. */
+ * bytes on the CPU. Scales of FP8_MX are written in memory of any content. */
 static void test_blocks_twin(void)
 {
     uint64_t s = 4500;
     for (int i = 0; i < 40; i++) {
         int64_t m = 4 + 4 * (int64_t)draw(&s, 90), n = 16 + 16 * (int64_t)draw(&s, 20);
-        int64_t k = 16 + 16 * (int64_t)draw(&s, 40), padded = fp8_padded(m), kn = fp8_padded(n);
+        int64_t k = (16 + 16 * (int64_t)draw(&s, 40)) * (blocks == FP8_MX ? 2 : 1), padded = fp8_padded(m);
+        int64_t kn = fp8_padded(n), each = fp8_across(blocks);
         Fp8Format f = draw(&s, 2) ? E5M2 : E4M3;
-        Fp8Scaling of_b = draw(&s, 2) ? FP8_SQUARES : FP8_VECTORS;
+        Fp8Scaling of_b = draw(&s, 2) ? linear_weights(blocks) : blocks;
         Dtype t = draw(&s, 2) ? F16 : BF16, out = draw(&s, 2) ? F32 : t;
         int acc = (int)draw(&s, 2), bias = !acc && out == t;
         Pair x = pair_open(m, k, 8 * (i % 3), 0, t, 10 * s, 1), w = pair_open(n, k, 0, 0, t, 10 * s + 1, 1);
@@ -305,26 +309,27 @@ static void test_blocks_twin(void)
              b = pair_open(1, n, 0, 0, out, 10 * s + 3, 1);
         for (int64_t e = 0; e < m * k; e++)
             put(x.host.p, e / k * x.host.ld + e % k, t,
-                ldexp(cell(&x, e), (int)(e / k * 7 + e % k / 128 * 5) % 15 - 14) * (e / k % 9 != 4));
+                ldexp(cell(&x, e), (int)(e / k * 7 + e % k / each * 5) % 15 - 14) * (e / k % 9 != 4));
         for (int64_t e = 0; e < n * k; e++)
-            put(w.host.p, e, t, ldexp(cell(&w, e), (int)(e / k / 128 * 5 + e % k / 128 * 3) % 11 - 10));
+            put(w.host.p, e, t, ldexp(cell(&w, e), (int)(e / k / each * 5 + e % k / each * 3) % 11 - 10));
         gpu.put(&gpu, x.dev_base, x.base, x.bytes);
         gpu.put(&gpu, w.dev_base, w.base, w.bytes);
-        const size_t bytes[] = {fp8_bytes(m, k, FP8_VECTORS), fp8_bytes(k, padded, FP8_VECTORS),
+        const size_t bytes[] = {fp8_bytes(m, k, blocks), fp8_bytes(k, padded, blocks),
                                 fp8_bytes(n, k, of_b), fp8_bytes(k, kn, of_b)};
         char *on[4], *ours[4], *got[4];
         for (int p = 0; p < 4; p++) {
             on[p] = gpu.take(&gpu, bytes[p]);
-            gpu.zero(&gpu, on[p], bytes[p]);
             ours[p] = xcalloc(bytes[p], 1);
             got[p] = xcalloc(bytes[p], 1);
+            memset(got[p], blocks == FP8_MX ? 0xff : 0, bytes[p]);
+            gpu.put(&gpu, on[p], got[p], bytes[p]);
         }
-        cpu.fp8_cast(&cpu, ours[0], ours[1], x.host, NULL, f, FP8_VECTORS);
+        cpu.fp8_cast(&cpu, ours[0], ours[1], x.host, NULL, f, blocks);
         cpu.fp8_cast(&cpu, ours[2], ours[3], w.host, NULL, E4M3, of_b);
-        gpu.fp8_cast(&gpu, on[0], i % 2 ? NULL : on[1], x.dev, NULL, f, FP8_VECTORS);
+        gpu.fp8_cast(&gpu, on[0], i % 2 ? NULL : on[1], x.dev, NULL, f, blocks);
         gpu.fp8_cast(&gpu, i % 3 ? NULL : on[2], on[3], w.dev, NULL, E4M3, of_b);
         if (i % 2)
-            gpu.fp8_cast(&gpu, NULL, on[1], x.dev, NULL, f, FP8_VECTORS);
+            gpu.fp8_cast(&gpu, NULL, on[1], x.dev, NULL, f, blocks);
         if (i % 3)
             gpu.fp8_cast(&gpu, on[2], NULL, w.dev, NULL, E4M3, of_b);
         for (int p = 0; p < 4; p++) {
@@ -333,9 +338,9 @@ static void test_blocks_twin(void)
                   "%d x %d x %d, operand %d, scaling %d: other bytes than the CPU's", (int)m, (int)n, (int)k,
                   p, of_b);
         }
-        cpu.fp8_matmul(&cpu, c.host, mat8(ours[0], m, k, f, FP8_VECTORS, NULL),
+        cpu.fp8_matmul(&cpu, c.host, mat8(ours[0], m, k, f, blocks, NULL),
                        mat8(ours[2], n, k, E4M3, of_b, NULL), bias ? b.host : (Mat){.type = out}, acc);
-        gpu.fp8_matmul(&gpu, c.dev, mat8(on[0], m, k, f, FP8_VECTORS, NULL),
+        gpu.fp8_matmul(&gpu, c.dev, mat8(on[0], m, k, f, blocks, NULL),
                        mat8(on[2], n, k, E4M3, of_b, NULL), bias ? b.dev : (Mat){.type = out}, acc);
         double e = difference(&c);
         CHECK(e <= tolerance(out, k), "%d x %d x %d by blocks, scaling %d, to %s: off by %g", (int)m, (int)n,
@@ -365,9 +370,10 @@ static void test_fp8_act(void)
     for (int i = 0; i < 48; i++) {
         ActKind kind = (ActKind)(i % 6);
         Dtype t = draw(&s, 2) ? F16 : BF16;
-        Fp8Scaling scaling = (Fp8Scaling)(i / 12 % 3);
+        Fp8Scaling scaling = i / 12 % 3 < 2 ? (Fp8Scaling)(i / 12 % 3) : blocks;
         int64_t rows = 1 + (int)draw(&s, 150), f = 16 + 16 * (int)draw(&s, 12);
-        f = scaling == FP8_VECTORS && act_gated(kind) ? 128 * (1 + f / 100) : f;
+        if (fp8_blocked(scaling) && act_gated(kind))
+            f = fp8_across(scaling) * (1 + f / 100);
         int64_t wide = act_width(kind, f);
         int back = i / 6 % 2;
         size_t bytes = cast_bytes(rows, wide, scaling);
@@ -409,7 +415,7 @@ static void test_fp8_norm(void)
         Dtype t = draw(&s, 2) ? F16 : BF16;
         NormKind kind = draw(&s, 2) ? NORM_RMS : NORM_LAYER;
         int64_t n = cols[i % 7], rows = 1 + (int)draw(&s, 50);
-        Fp8Scaling scaling = (Fp8Scaling)(i / 7 % 3);
+        Fp8Scaling scaling = i / 7 % 3 < 2 ? (Fp8Scaling)(i / 7 % 3) : blocks;
         int adds = (int)draw(&s, 4), drops = (int)draw(&s, 2);
         size_t bytes = cast_bytes(rows, n, scaling);
         Positions runs = positions_one(0, 32);
@@ -461,11 +467,12 @@ int main(void)
 {
     cpu_open(&cpu, F32, test_isa(), 2);
     cuda_open(&gpu, F32, 0);
+    blocks = cuda_of(&gpu)->major < 10 ? FP8_VECTORS : FP8_MX;
     test_fp8();
     test_layer_fp8();
     test_layer_turned(FP8_OWN);
     test_layer_turned(FP8_DELAYED);
-    test_layer_turned(FP8_VECTORS);
+    test_layer_turned(blocks);
     test_delayed();
     test_fp8_twin();
     test_blocks_twin();

@@ -26,7 +26,7 @@ struct cublasLtMatmulDescOpaque_t {
     uint32_t epilogue;
     void *bias, *aux;
     int64_t aux_ld;
-    const float *scale_a, *scale_b;
+    const void *scale_a, *scale_b;
     int32_t aux_type, bias_type;
     int8_t fast;
     int32_t mode_a, mode_b;    /* cublasLtMatmulMatrixScale_t */
@@ -183,21 +183,31 @@ static const char *epilogue_wrong(const Desc *p, const Layout *a, const Layout *
 }
 
 enum { ONE = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, VECTORS = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
-       SQUARES = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F };
+       SQUARES = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F,
+       BYTES = CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 };
 
-/* Scales of blocks, by the library's documentation: on compute capability 9.0, which the emulated GPU has. */
-static const char *blocks_wrong(const Desc *p, const Layout *d)
+/* Scales of blocks, by the library's documentation: of 128 numbers on compute capability 9.0, of 32 from 10.0
+ * on. */
+static const char *blocks_wrong(const Desc *p, const Layout *a, const Layout *d)
 {
-    for (int32_t mode : {p->mode_a, p->mode_b})
-        if (mode != ONE && mode != VECTORS && mode != SQUARES)
+    int major = 0;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
+    for (int32_t mode : {p->mode_a, p->mode_b}) {
+        if (mode != ONE && mode != VECTORS && mode != SQUARES && mode != BYTES)
             return "an unknown kind of scales";
+        if (mode == BYTES ? major < 10 : mode != ONE && major != 9)
+            return "a kind of scales that this GPU does not have";
+    }
     if (p->mode_a == ONE && p->mode_b == ONE)
         return NULL;
-    if (p->mode_a == ONE || p->mode_b == ONE || (p->mode_a == SQUARES && p->mode_b == SQUARES))
+    if (p->mode_a == ONE || p->mode_b == ONE || (p->mode_a == SQUARES && p->mode_b == SQUARES)
+        || (p->mode_a == BYTES) != (p->mode_b == BYTES))
         return "kinds of scales that do not go together";
     if (p->fast)
         return "fast accumulation with scales of blocks";
-    if (d->rows % 4 || d->cols % 4)
+    if (p->mode_a == BYTES && a->rows % 32)
+        return "scales of 32 numbers and a part of 32 to sum";
+    if (p->mode_a != BYTES && (d->rows % 4 || d->cols % 4))
         return "scales of blocks and sizes that are no multiples of 4";
     if (!p->scale_a || !p->scale_b || (uintptr_t)p->scale_a % 16 || (uintptr_t)p->scale_b % 16)
         return "scales of blocks that are missing, or not at a multiple of 16 bytes";
@@ -213,7 +223,7 @@ static const char *fp8_wrong(const Desc *p, const Layout *a, const Layout *b, co
     if (a->rows % 16 || a->cols % 16 || a->ld % 16 || b->ld % 16
         || d->ld * (int64_t)type_bytes(d->type) % 16)
         return "FP8 of sizes that are no multiples of 16 bytes";
-    return blocks_wrong(p, d);
+    return blocks_wrong(p, a, d);
 }
 
 /* Returns why descriptor and layouts are no legal product; NULL: they are one. */
@@ -350,19 +360,37 @@ static uint64_t scales_pitch(int32_t mode, uint64_t lanes, uint64_t k)
 static size_t scales_bytes(int32_t mode, uint64_t lanes, uint64_t k)
 {
     const uint64_t rows = mode == VECTORS ? (k + 127) / 128 : (lanes + 127) / 128;
+    if (mode == BYTES)
+        return rows * ((k + 127) / 128) * 512;
     return mode == ONE ? 4 : 4 * ((rows - 1) * scales_pitch(mode, lanes, k)
                                   + (mode == VECTORS ? lanes : (k + 127) / 128));
 }
 
-/* Multiplies x, as unpack has made it, by the scales of its blocks. */
-static void scale_blocks(std::vector<float> *x, const float *scale, int32_t mode, uint64_t lanes, uint64_t k,
+/* The scale of 32 numbers from k on of a lane, 2^(byte - 127). Tiles of 128 lanes x 4 scales lie row by row;
+ * the scales of a lane are neighbours, lanes that are 32 apart come next, then the lanes. */
+static float scale_byte(const void *scale, uint64_t lane, uint64_t k, uint64_t tiles)
+{
+    const uint64_t lane_in = lane % 128, at = (lane / 128 * tiles + k / 128) * 512;
+    const int byte = ((const uint8_t *)scale)[at + lane_in % 32 * 16 + lane_in / 32 * 4 + k / 32 % 4];
+    return byte == 255 ? NAN : ldexpf(1, byte - 127);
+}
+
+/* Multiplies x, as unpack has made it, by the scales of its blocks. Behind k the tensor cores multiply zeros
+ * by the scales that a tile still has, so that these must be numbers. */
+static void scale_blocks(std::vector<float> *x, const void *scales, int32_t mode, uint64_t lanes, uint64_t k,
                          int k_first)
 {
-    const uint64_t pitch = scales_pitch(mode, lanes, k);
-    for (uint64_t i = 0; mode != ONE && i < lanes; i++)
+    const uint64_t pitch = scales_pitch(mode, lanes, k), tiles = (k + 127) / 128;
+    const float *scale = (const float *)scales;
+    for (uint64_t i = 0; mode != ONE && i < lanes; i++) {
         for (uint64_t j = 0; j < k; j++)
             (*x)[k_first ? j * lanes + i : i * k + j] *=
-                mode == VECTORS ? scale[j / 128 * pitch + i] : scale[i / 128 * pitch + j / 128];
+                mode == BYTES     ? scale_byte(scales, i, j, tiles)
+                : mode == VECTORS ? scale[j / 128 * pitch + i]
+                                  : scale[i / 128 * pitch + j / 128];
+        for (uint64_t j = k; mode == BYTES && j < tiles * 128; j += 32)
+            (*x)[k_first ? i : i * k] += 0 * scale_byte(scales, i, j, tiles);
+    }
 }
 
 /* sum [n][m] += a [k][m] b [n][k], added in the order of k in [k0, k1). */
@@ -393,7 +421,8 @@ static void finish(const Product *q, const float *sum)
     const Desc *p = &q->p;
     int64_t m = (int64_t)q->d.rows, n = (int64_t)q->d.cols;
     int bias = p->epilogue == CUBLASLT_EPILOGUE_BIAS || p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    const float *one_a = p->mode_a == ONE ? p->scale_a : NULL, *one_b = p->mode_b == ONE ? p->scale_b : NULL;
+    const float *one_a = p->mode_a == ONE ? (const float *)p->scale_a : NULL;
+    const float *one_b = p->mode_b == ONE ? (const float *)p->scale_b : NULL;
     float scale = q->alpha * (one_a ? *one_a : 1) * (one_b ? *one_b : 1);
     cudaDataType vector = (cudaDataType)bias_type(&q->a, &q->d);
     for (int64_t j = 0; j < n; j++)

@@ -562,7 +562,8 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
     p->warpSize = 32;
     p->maxThreadsPerBlock = 1024;
     p->multiProcessorCount = (int)emulation_option("EMULATION_SMS", 4);
-    p->major = 9;
+    p->major = (int)emulation_option("EMULATION_CAPABILITY", 90) / 10;
+    p->minor = (int)emulation_option("EMULATION_CAPABILITY", 90) % 10;
     p->l2CacheSize = 16 << 10;         /* small: as many operands as it holds are drawn for each product */
     return cudaSuccess;
 }

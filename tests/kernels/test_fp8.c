@@ -6,6 +6,8 @@
 #include "ops.h"
 
 static const Fp8Format formats[] = {E4M3, E5M2};
+/* Those of inputs and gradients. */
+static const Fp8Scaling scalings[] = {FP8_OWN, FP8_DELAYED, FP8_VECTORS, FP8_MX};
 
 /* The value of a code, from its fields. */
 static double value(uint8_t u, Fp8Format f)
@@ -116,33 +118,61 @@ static void scales(Device *d, int recent)
     CHECK(all[0].scale == 0 && all[0].history[0] == 0, "a scale that nothing was cast with has changed");
 }
 
+/* ---- blocks ---- */
+
+/* The inverse scale of element (r, c) of a matrix [rows, cols], whose scales begin at `from`, by what the
+ * library says of their places. A tile has 128 rows of 4 bytes; rows r, r + 32, r + 64 and r + 96 lie in one
+ * piece of 16 bytes. */
+static double inverse_of(const void *from, int64_t rows, int64_t cols, int64_t r, int64_t c, Fp8Scaling s)
+{
+    const float *inverse = from;
+    if (s == FP8_VECTORS)
+        return inverse[c / 128 * rows + r];
+    if (s == FP8_SQUARES)
+        return inverse[r / 128 * ((cols + 511) / 512 * 4) + c / 128];
+    const uint8_t *tile = (const uint8_t *)from + (r / 128 * ((cols + 127) / 128) + c / 128) * 512;
+    int byte = tile[16 * (r % 32) + 4 * (r / 32 % 4) + c / 32 % 4];
+    return byte == 255 ? NAN : ldexp(1, byte - 127);
+}
+
+/* The least power of two that brings `most` into the format; for 0, and in a byte, the least one. */
+static double power_for(double most, Fp8Format f, Fp8Scaling s)
+{
+    int e;
+    double m = frexp(most / (f == E4M3 ? 448 : 57344), &e), least = s == FP8_MX ? -127 : -126;
+    if (!isfinite(most))
+        return NAN;
+    if (most == 0)
+        return s == FP8_MX ? ldexp(1, -127) : 1;
+    return ldexp(1, (int)fmax(least, m == 0.5 ? e - 1 : e));
+}
+
 /* Wrong numbers and scales of a matrix [rows, cols] whose element (r, c) is x[r * down + c * across], and
- * which was cast to y: each scale is the least power of two that brings the block's largest magnitude into
- * the format. */
+ * which was cast to y. */
 static int blocks_wrong(const uint8_t *y, const double *x, int64_t rows, int64_t cols, int64_t down,
                         int64_t across, Fp8Format f, Fp8Scaling scaling)
 {
-    const float *inverse = (const float *)(y + rows * cols);
-    const int64_t high = scaling == FP8_VECTORS ? 1 : 128;
+    const int64_t high = scaling == FP8_SQUARES ? 128 : 1, wide = scaling == FP8_MX ? 32 : 128;
     int wrong = 0;
     for (int64_t r0 = 0; r0 < rows; r0 += high)
-        for (int64_t c0 = 0; c0 < cols; c0 += 128) {
-            double most = 0, is = 1;
-            int64_t r1 = r0 + high < rows ? r0 + high : rows, c1 = c0 + 128 < cols ? c0 + 128 : cols;
+        for (int64_t c0 = 0; c0 < cols; c0 += wide) {
+            double most = 0;
+            int64_t r1 = r0 + high < rows ? r0 + high : rows, c1 = c0 + wide < cols ? c0 + wide : cols;
             for (int64_t i = 0; i < (r1 - r0) * (c1 - c0); i++) {
                 double v = fabs(x[(r0 + i / (c1 - c0)) * down + (c0 + i % (c1 - c0)) * across]);
                 most = v > most || isnan(v) ? v : most;
             }
-            if (most > 0 && isfinite(most))
-                is = ldexp(1, (int)fmax(-126, ceil(log2(most / (f == E4M3 ? 448 : 57344)))));
-            double got = scaling == FP8_VECTORS ? inverse[c0 / 128 * rows + r0]
-                                                : inverse[r0 / 128 * ((cols + 511) / 512 * 4) + c0 / 128];
-            wrong += isfinite(most) ? got != is : !isnan(got);
+            double want = power_for(most, f, scaling), is = isnan(want) ? 1 : want;
+            double got = inverse_of(y + rows * cols, rows, cols, r0, c0, scaling);
+            wrong += isnan(want) ? !isnan(got) : got != want;
             for (int64_t i = 0; i < (r1 - r0) * (c1 - c0); i++) {
                 int64_t r = r0 + i / (c1 - c0), c = c0 + i % (c1 - c0);
                 wrong += !same(value(y[r * cols + c], f), cast(x[r * down + c * across] / is, f));
             }
         }
+    for (int64_t r = 0; scaling == FP8_MX && r < (rows + 127) / 128 * 128; r++)
+        for (int64_t c = r < rows ? (cols + 31) / 32 * 32 : 0; c < (cols + 127) / 128 * 128; c += 32)
+            wrong += inverse_of(y + rows * cols, rows, cols, r, c, scaling) != ldexp(1, -127);
     return wrong;
 }
 
@@ -150,20 +180,21 @@ static int blocks_wrong(const uint8_t *y, const double *x, int64_t rows, int64_t
  * zeros, 2: some are not finite, 3: some are at the end of BF16's range. */
 static void blocks(Device *d, int64_t rows, int64_t cols, Dtype t, Fp8Format f, Fp8Scaling scaling, int kind)
 {
-    const int64_t padded = (rows + 15) / 16 * 16, ld = cols + 3;
+    const int64_t padded = (rows + 15) / 16 * 16, ld = cols + 3, each = scaling == FP8_MX ? 32 : 128;
     const size_t n = fp8_bytes(rows, cols, scaling), nt = fp8_bytes(cols, padded, scaling);
     uint16_t *x = xcalloc((size_t)(rows * ld), 2);
     double *was = xcalloc((size_t)(padded * cols), sizeof *was);
     uint8_t *y = xcalloc(n, 1), *yt = xcalloc(nt, 1);
     for (int64_t i = 0; i < rows * cols; i++) {
-        int64_t block = i / cols / 128 * 7 + i % cols / 128 * 3 + i / cols % 5;
+        int64_t block = i / cols / each * 7 + i % cols / each * 3 + i / cols % 5;
         int size = t == BF16 && kind == 3 ? (block % 3 == 0 ? -125 : 100) : (int)(block % 11) - 6;
         double v = ldexp(normal(21, i), size);
-        v = kind == 1 && i % cols % 128 == 0 ? ldexp(1.75, size + 4) : v; /* the format's largest number */
+        v = kind == 1 && i % cols % each == 0 ? ldexp(1.75, size + 4) : v; /* the format's largest number */
         v = kind == 1 && block % 4 == 1 ? 0 : v;
         put(x, i / cols * ld + i % cols, t, kind == 2 && i % 1777 == 5 ? (i % 2 ? INFINITY : NAN) : v);
         was[i] = get(x, i / cols * ld + i % cols, t);
     }
+    memset(y, 77, n);
     memset(yt, 77, nt);
     d->fp8_cast(d, y, yt, (Mat){x, rows, cols, ld, t}, NULL, f, scaling);
     int wrong = blocks_wrong(y, was, rows, cols, cols, 1, f, scaling),
@@ -180,48 +211,66 @@ static void blocks(Device *d, int64_t rows, int64_t cols, Dtype t, Fp8Format f, 
 static void blocks_product(Device *d, int64_t m, int64_t n, int64_t k, Fp8Scaling of_b, Dtype out, int acc)
 {
     Fp8Format fa = acc ? E5M2 : E4M3;
+    Fp8Scaling of_a = of_b == FP8_MX ? FP8_MX : FP8_VECTORS;
     uint16_t *x = xcalloc((size_t)(m * k), 2), *w = xcalloc((size_t)(n * k), 2);
-    uint8_t *a = xcalloc(fp8_bytes(m, k, FP8_VECTORS), 1), *b = xcalloc(fp8_bytes(n, k, of_b), 1);
+    uint8_t *a = xcalloc(fp8_bytes(m, k, of_a), 1), *b = xcalloc(fp8_bytes(n, k, of_b), 1);
     char *c = xcalloc((size_t)(m * n), 4), bias[4 * 512];
     double worst = 0, *want = xcalloc((size_t)(m * n), sizeof *want);
     for (int64_t i = 0; i < m * k; i++)
-        put(x, i, BF16, ldexp(normal(31, i), (int)(i / k * 3 + i % k / 128) % 9 - 4));
+        put(x, i, BF16, ldexp(normal(31, i), (int)(i / k * 3 + i % k / 32) % 9 - 4));
     for (int64_t i = 0; i < n * k; i++)
-        put(w, i, BF16, ldexp(normal(32, i), (int)(i / k / 128 * 5 + i % k / 128) % 7 - 3));
+        put(w, i, BF16, ldexp(normal(32, i), (int)(i / k / 128 * 5 + i % k / 32) % 7 - 3));
     for (int64_t i = 0; i < n; i++)
         put(bias, i, out, normal(33, i));
-    d->fp8_cast(d, a, NULL, mat(x, m, k, BF16), NULL, fa, FP8_VECTORS);
+    d->fp8_cast(d, a, NULL, mat(x, m, k, BF16), NULL, fa, of_a);
     d->fp8_cast(d, b, NULL, mat(w, n, k, BF16), NULL, E4M3, of_b);
-    Mat8 am = mat8(a, m, k, fa, FP8_VECTORS, NULL), bm = mat8(b, n, k, E4M3, of_b, NULL);
     for (int64_t i = 0; i < m * n; i++) {
         put(c, i, out, acc ? normal(34, i) : NAN);
         want[i] = acc ? get(c, i, out) : get(bias, i % n, out);
         for (int64_t l = 0; l < k; l++) {
             int64_t r = i / n, o = i % n;
-            double by = am.inverse[l / 128 * m + r];
-            by *=
-                bm.inverse[of_b == FP8_VECTORS ? l / 128 * n + o : o / 128 * ((k + 511) / 512 * 4) + l / 128];
+            double by = inverse_of(a + m * k, m, k, r, l, of_a) * inverse_of(b + n * k, n, k, o, l, of_b);
             want[i] += value(a[r * k + l], fa) * value(b[o * k + l], E4M3) * by;
         }
     }
-    d->fp8_matmul(d, mat(c, m, n, out), am, bm, acc ? (Mat){.type = out} : mat(bias, 1, n, out), acc);
+    d->fp8_matmul(d, mat(c, m, n, out), mat8(a, m, k, fa, of_a, NULL), mat8(b, n, k, E4M3, of_b, NULL),
+                  acc ? (Mat){.type = out} : mat(bias, 1, n, out), acc);
     for (int64_t i = 0; i < m * n; i++) {
         double e = fabs(get(c, i, out) - want[i]) / (fabs(want[i]) + 16 * sqrt((double)k));
         worst = e > worst || isnan(e) ? e : worst;
     }
-    CHECK(worst <= (out == F32 ? 1e-5 : 5e-3), "%s %ld x %ld x %ld by blocks: off by %g", d->isa, m, n, k,
-          worst);
+    CHECK(worst <= (out == F32 ? 1e-5 : 5e-3), "%s %ld x %ld x %ld by blocks, scaling %d: off by %g", d->isa,
+          m, n, k, of_b, worst);
     void *all[] = {x, w, a, b, c, want};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
 
+/* A number that is not finite makes its block NaN, and with it what is multiplied by the block, alone. */
+static void blocks_nan(Device *d)
+{
+    enum { M = 3, N = 16, K = 96, BYTES = N * K + 512 };
+    static uint16_t x[N * K];
+    static uint8_t a[BYTES], b[BYTES];
+    float c[M * N];
+    for (int i = 0; i < N * K; i++)
+        put(x, i, BF16, 1);
+    d->fp8_cast(d, b, NULL, mat(x, N, K, BF16), NULL, E4M3, FP8_MX);
+    put(x, K + 40, BF16, -INFINITY);
+    d->fp8_cast(d, a, NULL, mat(x, M, K, BF16), NULL, E4M3, FP8_MX);
+    d->fp8_matmul(d, mat(c, M, N, F32), mat8(a, M, K, E4M3, FP8_MX, NULL), mat8(b, N, K, E4M3, FP8_MX, NULL),
+                  (Mat){.type = F32}, 0);
+    for (int i = 0; i < M * N; i++)
+        CHECK(i / N == 1 ? isnan(c[i]) : c[i] == K, "%s: row %d is %g", d->isa, i / N, c[i]);
+}
+
 /* fp8_act gives the bytes and the scale of a matrix that act_fwd or act_bwd has stored. */
 static void activations(Device *d, ActKind kind, Dtype t, Fp8Scaling scaling)
 {
-    enum { T = 77, F = 384, PADDED = 80, BYTES = 2 * F * (PADDED + 2 * 4) };
-    static uint16_t h[T * 2 * F], da[T * F], out[T * 2 * F];
+    enum { T = 77, MOST = 384, PADDED = 80, BYTES = 2 * MOST * (PADDED + 2 * 4) };
+    static uint16_t h[T * 2 * MOST], da[T * MOST], out[T * 2 * MOST];
     static uint8_t y[4][BYTES];
+    const int F = scaling == FP8_MX ? 352 : MOST;
     int64_t wide = act_width(kind, F);
     for (int i = 0; i < T * wide; i++)
         put(h, i, t, 2 * normal(5, i));
@@ -250,7 +299,7 @@ static void norms(Device *d, NormKind kind, Dtype t, int adds, Fp8Scaling scalin
     enum { T = 45, H = 4112, PADDED = 48 };
     static uint16_t x[T * H], res[T * H], gain[H], bias[H], sum[2][T * H], ln[T * H];
     static float stat[2][T * 2];
-    static uint8_t y[4][H * (PADDED + 4)];
+    static uint8_t y[4][H * (PADDED + 8)];
     static const int64_t sample[] = {5, 9};
     Positions runs = positions_one(0, 32);
     Dropout drop = {.p = 0.3, .key = 77, .sample = sample, .runs = &runs};
@@ -327,13 +376,21 @@ int main(int argc, char **argv)
             cpu_open(&d, F32, isa_names[i], threads);
             for (int k = 0; k < 16; k++)
                 casts(&d, k & 1 ? F16 : BF16, formats[k >> 1 & 1], by[k >> 2]);
-            for (int k = 0; k < 36; k++)
-                activations(&d, (ActKind)(k % 6), k % 4 < 2 ? BF16 : F16, (Fp8Scaling)(k / 12));
-            for (int k = 0; k < 12; k++)
-                norms(&d, k & 1 ? NORM_RMS : NORM_LAYER, k & 2 ? F16 : BF16, k / 4, (Fp8Scaling)(k % 3));
+            for (int k = 0; k < 48; k++)
+                activations(&d, (ActKind)(k % 6), k % 4 < 2 ? BF16 : F16, scalings[k / 12]);
+            for (int k = 0; k < 16; k++)
+                norms(&d, k & 1 ? NORM_RMS : NORM_LAYER, k & 2 ? F16 : BF16, k % 3,
+                      scalings[(k + k / 4) % 4]);
             for (int k = 0; k < 32; k++)
                 blocks(&d, k & 16 ? 300 : 77, k & 8 ? 656 : 128, k & 1 ? F16 : BF16, formats[k >> 1 & 1],
                        k & 4 ? FP8_SQUARES : FP8_VECTORS, (k + k / 8) % 4);
+            for (int k = 0; k < 16; k++)
+                blocks(&d, k & 8 ? 300 : 77, k & 4 ? 656 : 96, k & 1 ? F16 : BF16, formats[k >> 1 & 1],
+                       FP8_MX, (k + k / 4) % 4);
+            blocks_nan(&d);
+            blocks_product(&d, 45, 272, 416, FP8_MX, F32, 0);
+            blocks_product(&d, 130, 144, 1312, FP8_MX, F32, 1);
+            blocks_product(&d, 33, 48, 2064, FP8_MX, BF16, 0);
             blocks_product(&d, 45, 272, 400, FP8_SQUARES, F32, 0);
             blocks_product(&d, 130, 144, 1296, FP8_VECTORS, F32, 1);
             blocks_product(&d, 33, 48, 2064, FP8_SQUARES, BF16, 0);

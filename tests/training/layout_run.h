@@ -56,7 +56,7 @@ static inline const Config *configure(Words *a, int n)
 
 /* ---- data: sample s is a function of s ---- */
 
-enum { ROOM = 64 };                    /* most tokens of a microbatch */
+enum { ROOM = 128 };                   /* most tokens of a microbatch */
 static double document_rate = 0.25;    /* share of the tokens that start a document, where these are apart */
 
 /* One sample: tokens, labels, loss mask, and where the token's document starts. */

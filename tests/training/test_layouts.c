@@ -9,7 +9,7 @@
  *                     to FILE: lines with the same first column must have the same bits in every world
  *                     (tests/training/layouts.sh compares them)
  *   optimizers        every rule with every ZeRO stage, three steps, against one rank
- *   bf16, fp8, blocks  fifty steps, or six, loss against one rank at each
+ *   bf16, fp8, blocks, mx  fifty steps, or six, loss against one rank at each
  *   one KEY=VALUE ..  this layout alone, with the words that a failure prints
  *
  * Rank 0 alone computes the one-rank results, once a family. A layout that fails prints one line with
@@ -181,7 +181,7 @@ static void bitwise(const char *path, int every)
 
 /* ---- bf16 and fp8 ---- */
 
-/* fp8: products in FP8, with one scale a matrix (1) or a block (2); 0: in BF16 */
+/* fp8: products in FP8, with one scale a matrix (1), a block of 128 (2) or one of 32 (3); 0: in BF16 */
 static void halves(int fp8)
 {
     static const char *const in_bf16[] = {"params_dtype=bf16",   "lr=0.001",
@@ -199,8 +199,15 @@ static void halves(int fp8)
                                             "seq_length=32",
                                             "micro_batch_size=2",  "global_batch_size=16",
                                             "init_method_std=0.1", "fp8=hybrid",
-                                            "fp8_recipe=blockwise", NULL};
-    const char *const *more = fp8 > 1 ? in_blocks : fp8 ? in_fp8 : in_bf16;
+                                            "fp8_recipe=blockwise", NULL},
+                      *const in_mx[] = {"params_dtype=bf16",   "lr=0.0005",
+                                        "hidden_size=64",      "ffn_hidden_size=128",
+                                        "kv_channels=32",      "seq_length=32",
+                                        "micro_batch_size=4",  "global_batch_size=32",
+                                        "init_method_std=0.1", "fp8=hybrid",
+                                        "fp8_recipe=mxfp8",    "tp_comm_overlap=false", NULL},
+                      *const *const kinds[] = {in_bf16, in_fp8, in_blocks, in_mx};
+    const char *const *more = kinds[fp8];
     const double limit = fp8 ? 2e-2 : 1e-2, falls = fp8 ? 0.95 : 0.8;
     const int steps = fp8 ? 6 : 50;
     static const int sizes[][4] = {{4, 1, 1, 1}, {1, 4, 1, 1}, {1, 1, 1, 4}, {2, 2, 1, 1}, {2, 1, 1, 2},
@@ -277,8 +284,8 @@ int main(int argc, char **argv)
         bitwise(argv[2], argc > 3);
     else if (!strcmp(mode, "optimizers"))
         optimizers();
-    else if (!strcmp(mode, "bf16") || !strcmp(mode, "fp8") || !strcmp(mode, "blocks"))
-        halves(!strcmp(mode, "blocks") ? 2 : !strcmp(mode, "fp8"));
+    else if (!strcmp(mode, "bf16") || !strcmp(mode, "fp8") || !strcmp(mode, "blocks") || !strcmp(mode, "mx"))
+        halves(!strcmp(mode, "mx") ? 3 : !strcmp(mode, "blocks") ? 2 : !strcmp(mode, "fp8"));
     else if (!strcmp(mode, "one") && argc > 2)
         one(argc - 2, argv + 2);
     else

@@ -148,16 +148,20 @@ static void cast_item(void *ctx, int64_t item, int thread)
 /* One block of 128 x 128 numbers, which is cast by rows, by columns, or as one. */
 typedef struct { REAL x[FP8_BLOCK][FP8_BLOCK]; int64_t r0, c0, rows, cols; } Block;
 
-/* Rows of a block, to y [., wide], whose scales are `pitch` apart. */
-static void block_rows(const Block *b, uint8_t *y, float *inverse, int64_t wide, int64_t pitch, uint32_t most,
+/* Rows of a block, to y [high, wide] and the scales behind it. */
+static void block_rows(const Block *b, uint8_t *y, int64_t high, int64_t wide, uint32_t most,
                        const CastJob *j)
 {
-    for (int64_t r = 0; r < b->rows; r++) {
-        uint32_t amax = j->scaling == FP8_VECTORS ? largest_bits(0, b->x[r], b->cols) : most;
-        float by = fp8_block_inverse(amax, j->format);
-        inverse[fp8_block_at(pitch, j->scaling, b->r0 + r, b->c0)] = by;
-        to_fp8(y + (b->r0 + r) * wide + b->c0, b->x[r], b->cols, fp8_block_scale(by), j->format);
-    }
+    const int64_t pitch = fp8_pitch(high, wide, j->scaling), across = fp8_across(j->scaling);
+    for (int64_t r = 0; r < b->rows; r++)
+        for (int64_t c = 0; c < b->cols; c += across) {
+            int64_t n = b->cols - c < across ? b->cols - c : across;
+            uint32_t amax = j->scaling == FP8_SQUARES ? most : largest_bits(0, b->x[r] + c, n);
+            int e = fp8_block_exponent(amax, j->format, j->scaling);
+            fp8_block_put(y + high * wide, fp8_block_at(pitch, j->scaling, b->r0 + r, b->c0 + c), j->scaling,
+                          e);
+            to_fp8(y + (b->r0 + r) * wide + b->c0 + c, b->x[r] + c, n, fp8_block_scale(e), j->format);
+        }
 }
 
 /* One block of each part, to y and, turned over, to yt. */
@@ -183,18 +187,26 @@ static void block_item(void *ctx, int64_t item, int thread)
                 t.x[c][r] = part[p][c];
         }
         if (j->y)
-            block_rows(&b, j->y, (float *)(j->y + j->x.rows * wide), wide,
-                       fp8_pitch(j->x.rows, wide, j->scaling), most, j);
+            block_rows(&b, j->y, j->x.rows, wide, most, j);
         if (j->yt)
-            block_rows(&t, j->yt, (float *)(j->yt + wide * padded), padded,
-                       fp8_pitch(wide, padded, j->scaling), most, j);
+            block_rows(&t, j->yt, wide, padded, most, j);
     }
+}
+
+/* Tiles of scales that reach over the matrix are zeros there. */
+static void clear_tiles(const CastJob *j, uint8_t *y, int64_t high, int64_t wide)
+{
+    if (y && j->scaling == FP8_MX && (high % FP8_BLOCK || wide % FP8_BLOCK))
+        memset(y + high * wide, 0, fp8_scale_bytes(high, wide, j->scaling));
 }
 
 static void run_blocks(CastJob *j, Fp8Scaling scaling)
 {
-    BUG_ON(j->parts > 1 && j->x.cols % FP8_BLOCK);
+    const int64_t wide = j->parts * j->x.cols;
+    BUG_ON(j->parts > 1 && j->x.cols % fp8_across(scaling));
     j->scaling = scaling;
+    clear_tiles(j, j->y, j->x.rows, wide);
+    clear_tiles(j, j->yt, wide, fp8_padded(j->x.rows));
     pool_run(j->d->pool, block_item, j, fp8_blocks(j->x.rows) * fp8_blocks(j->x.cols));
 }
 

@@ -1,4 +1,5 @@
 /* gemm_real -- the product in reals: packing and tile kernel of one instruction set and real type. */
+#include "fp8.h"
 #include "isa.h"
 
 /* A tile is MR rows of NV vectors: its accumulators leave registers for a row of b and an element of
@@ -124,15 +125,16 @@ INLINE void transpose_block(REAL *to, const char *from, int64_t bytes, const int
     }
 }
 
-/* n numbers of a lane in FP8, of one block. */
+/* n numbers of a lane in FP8, from the start of a block or of a CHUNK in it. */
 static void fp8_lane(REAL *to, Factor f, int64_t n)
 {
+    const int64_t across = fp8_across(f.scaling);
     FN(fp8_reals)(to, (const uint8_t *)f.p, n, f.format);
-    if (!fp8_blocked(f.scaling))
-        return;
-    const REAL by = f.inverse[fp8_block_at(f.pitch, f.scaling, f.lane, f.k)];
-    for (int64_t i = 0; i < n; i++)
-        to[i] *= by;
+    for (int64_t k = 0; fp8_blocked(f.scaling) && k < n; k += across) {
+        const REAL by = (REAL)fp8_inverse_at(f.inverse, f.pitch, f.scaling, f.lane, f.k + k);
+        for (int64_t i = k; i < n && i < k + across; i++)
+            to[i] *= by;
+    }
 }
 
 /* GemmKernel.pack_a, pack_b for a constant width: to [kn][width]. */
