@@ -332,16 +332,17 @@ typedef struct {
       (Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format format, Fp8Scaling scaling),              \
       (d, y, yt, x, s, format, scaling))                                                                     \
     /* fp8_cast of what an activation makes, with the bits that it would have if it were stored: without da  \
-     * act_fwd's a [T, F], in E4M3; else act_bwd's dh, of h's size, in E5M2. F is a multiple of 16, with     \
+     * act_fwd's a [T, F]; else act_bwd's dh, of h's size. F is a multiple of 16, with                       \
      * blocks and da of gated kinds of a block's length.                                                     \
      *   y, yt    out             as fp8_cast's, of a or dh                                                  \
      *   da       in      [T, F]  act_bwd's, of h's type; absent: this is act_fwd                            \
      *   h        in      [T, F]  BF16 or F16; [T, 2F] for gated kinds                                       \
      *   kind     in              the activation                                                             \
-     *   s, scaling               as fp8_cast's, not FP8_SQUARES */                                          \
-    X(fp8_act,                                                                                               \
-      (Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s, Fp8Scaling scaling),          \
-      (d, y, yt, da, h, kind, s, scaling))                                                                   \
+     *   s, scaling               as fp8_cast's, not FP8_SQUARES                                             \
+     *   format   in              E4M3 for a; E5M2 for dh, or with blocks either */                          \
+    X(fp8_act, (Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s, Fp8Format format,    \
+                Fp8Scaling scaling),                                                                         \
+      (d, y, yt, da, h, kind, s, format, scaling))                                                           \
     /* fp8_cast, in E4M3, of what a norm of one group makes, with the bits that it would have if it were     \
      * stored: with sum add_norm_fwd's ln, else norm_fwd's y. cols is a multiple of 16.                      \
      *   y, yt    out             as fp8_cast's, of the norm's result                                        \

@@ -1,6 +1,8 @@
 /* linear -- the products of one linear layer, as stored or in FP8 */
 #include "linear.h"
 
+static Fp8Format gradients(Precision p) { return p.e4m3 ? E4M3 : E5M2; }
+
 Fp8Turned linear_turned(Arena *from, int64_t rows, int64_t cols, Fp8Scaling scaling)
 {
     void *p = arena_take(from, fp8_bytes(cols, fp8_padded(rows), scaling));
@@ -16,7 +18,7 @@ static void to_fp8(Device *d, void *y, void *yt, Mat x, const Unstored *a, Fp8Sc
                    Precision p)
 {
     if (a)
-        d->fp8_act(d, y, yt, a->da, a->h, a->kind, s, p.scaling);
+        d->fp8_act(d, y, yt, a->da, a->h, a->kind, s, format, p.scaling);
     else
         d->fp8_cast(d, y, yt, x, s, format, p.scaling);
     if (p.watch)
@@ -94,7 +96,7 @@ Rows linear_rows(Device *d, Arena *scratch, Mat x, const Factor *f)
         r.x8 = *f->p.x8;
     else if (f->p.fp8)
         r.x8 = f->forward ? cast(d, scratch, x, f->p.xa, f->p.x, E4M3, f->p, f->p.xt)
-                          : cast(d, scratch, x, f->p.dya, f->p.dy, E5M2, f->p, f->p.dyt);
+                          : cast(d, scratch, x, f->p.dya, f->p.dy, gradients(f->p), f->p, f->p.dyt);
     return r;
 }
 
@@ -189,7 +191,7 @@ void linear_bwd_w(Device *d, Arena *scratch, Sum dw, Mat db, Mat dy, Mat x, Prec
         return;
     }
     BUG_ON(p.dya && db.rows);
-    Mat8 dyt8 = turned(d, scratch, dy, p.dya, p.dy, E5M2, p, p.dyt),
+    Mat8 dyt8 = turned(d, scratch, dy, p.dya, p.dy, gradients(p), p, p.dyt),
          xt8 = turned(d, scratch, x, p.xa, p.x, E4M3, p, p.xt);
     d->fp8_matmul(d, dw.m, dyt8, xt8, (Mat){.type = dw.m.type}, acc);
     arena_reset(scratch, mark);

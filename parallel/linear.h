@@ -1,5 +1,6 @@
 /* linear -- one rank's part of a linear layer, multiplied as its matrices are stored or in FP8 (Micikevicius
- * et al. 2022, arXiv:2209.05433): activations and weights in E4M3, output gradients in E5M2, sums in F32.
+ * et al. 2022, arXiv:2209.05433): activations and weights in E4M3, output gradients in E5M2, or all in E4M3,
+ * sums in F32.
  * Each of the three has one scale on each rank; or activations and gradients have one for each 128 numbers
  * that are summed, and weights one for each 128 x 128; or all have one for each 32 numbers that are summed,
  * so that a weight and its transpose are cast apart. FP8 copies lie in scratch during the call; a
@@ -55,6 +56,7 @@ typedef struct {
 typedef struct {
     Fp8Scale *x, *w, *dy;      /* on the device; without fp8: unused */
     int fp8;                   /* bool: multiply in FP8 */
+    int e4m3;                  /* bool: dy in E4M3, too; else in E5M2 */
     Fp8Scaling scaling;        /* of x and dy; of weights: linear_weights */
     Fp8Weight *kept;           /* copies that outlive the call; NULL: each call makes its own */
     Fp8Turned *xt, *dyt;       /* of x, of dy: with room, made by the product that multiplies all rows of it;

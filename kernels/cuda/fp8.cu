@@ -370,24 +370,29 @@ void cuda_fp8_cast(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Format f
 }
 
 template <class T, int KIND>
-static void cast_act(Device *d, void *y, void *yt, Mat da, Mat h, int64_t cols, Fp8Scale *s,
+static void cast_act(Device *d, void *y, void *yt, Mat da, Mat h, int64_t cols, Fp8Scale *s, Fp8Format format,
                      Fp8Scaling scaling)
 {
     if (da.rows) {
         Gradient<T, KIND> from = {(const T *)h.p, (const T *)da.p, h.ld, da.ld, cols};
-        cast<E5M2>(d, y, yt, from, h.rows, cols, s, scaling);
+        if (format == E5M2)
+            cast<E5M2>(d, y, yt, from, h.rows, cols, s, scaling);
+        else
+            cast_blocks<E4M3>(d, (unsigned char *)y, (unsigned char *)yt, from, h.rows, cols, scaling);
     } else {
         Activated<T, KIND> from = {(const T *)h.p, NULL, h.ld, 0, cols};
         cast<E4M3>(d, y, yt, from, h.rows, cols, s, scaling);
     }
 }
 
-void cuda_fp8_act(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s, Fp8Scaling scaling)
+void cuda_fp8_act(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s, Fp8Format f,
+                  Fp8Scaling scaling)
 {
     const int64_t cols = h.cols / (act_gated(kind) ? 2 : 1);
     cuda_fp8_check(cuda_of(d), scaling);
     BUG_ON(cols % 16 || !aligned(h) || !aligned(da) || !aligned(y) || !aligned(yt));
     BUG_ON(da.rows && (da.rows != h.rows || da.cols != cols));
+    BUG_ON(da.rows ? f == E4M3 && !fp8_blocked(scaling) : f != E4M3);
     if (!h.rows || !cols)
         return;
     if (scaling == FP8_OWN)
@@ -395,12 +400,12 @@ void cuda_fp8_act(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8
     with_sixteen(h.type, [&](auto t) {
         typedef decltype(t) T;
         switch (kind) {
-        case ACT_GELU: cast_act<T, ACT_GELU>(d, y, yt, da, h, cols, s, scaling); return;
-        case ACT_GELU_TANH: cast_act<T, ACT_GELU_TANH>(d, y, yt, da, h, cols, s, scaling); return;
-        case ACT_SWIGLU: cast_act<T, ACT_SWIGLU>(d, y, yt, da, h, cols, s, scaling); return;
-        case ACT_GEGLU: cast_act<T, ACT_GEGLU>(d, y, yt, da, h, cols, s, scaling); return;
-        case ACT_RELU: cast_act<T, ACT_RELU>(d, y, yt, da, h, cols, s, scaling); return;
-        case ACT_SQUARED_RELU: cast_act<T, ACT_SQUARED_RELU>(d, y, yt, da, h, cols, s, scaling); return;
+        case ACT_GELU: cast_act<T, ACT_GELU>(d, y, yt, da, h, cols, s, f, scaling); return;
+        case ACT_GELU_TANH: cast_act<T, ACT_GELU_TANH>(d, y, yt, da, h, cols, s, f, scaling); return;
+        case ACT_SWIGLU: cast_act<T, ACT_SWIGLU>(d, y, yt, da, h, cols, s, f, scaling); return;
+        case ACT_GEGLU: cast_act<T, ACT_GEGLU>(d, y, yt, da, h, cols, s, f, scaling); return;
+        case ACT_RELU: cast_act<T, ACT_RELU>(d, y, yt, da, h, cols, s, f, scaling); return;
+        case ACT_SQUARED_RELU: cast_act<T, ACT_SQUARED_RELU>(d, y, yt, da, h, cols, s, f, scaling); return;
         }
         BUG_ON("unknown activation");
     });

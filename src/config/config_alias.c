@@ -158,7 +158,7 @@ static const Alias aliases[] = {
     MEANS("fp16", "params_dtype", "params_dtype=fp16"),
     MEANS("fp32", "params_dtype", "params_dtype=fp32"),
     MEANS("fp64", "params_dtype", "params_dtype=fp64"),
-    MEANS("fp8_format", "fp8", "fp8=hybrid"),
+    ALIAS("fp8_format", "fp8"),
     NEEDLESS("attention_softmax_in_fp32", "softmax always computes in fp32"),
     NEEDLESS("use_flash_attn",
              "attention never holds the whole matrix; attention_backend chooses the kernels of a GPU"),
@@ -229,7 +229,7 @@ static const struct { const char *value, *ours; } values[] = {
     {"float64", "fp64"}, {"double", "fp64"}, {"silu", "swiglu"}, {"swish", "swiglu"},
     {"gelu_new", "gelu_tanh"}, {"gelu_fast", "gelu_tanh"}, {"gelu_pytorch_tanh", "gelu_tanh"},
     {"relu2", "squared_relu"}, {"rotary", "rope"}, {"gpu", "cuda"}, {"gloo", "mpi"}, {"rms", "RMSNorm"},
-    {"momentum", "sgd"}, {"e4m3", "hybrid"}, {"loop", "interleaved"}, {"zb", "zb-h1"},
+    {"momentum", "sgd"}, {"loop", "interleaved"}, {"zb", "zb-h1"},
     {"GPT2BPETokenizer", "none"}, {"HuggingFaceTokenizer", "none"}, {"SentencePieceTokenizer", "none"},
     {"Llama2Tokenizer", "none"}, {"TikTokenizer", "none"}, {"NullTokenizer", "none"},
 };

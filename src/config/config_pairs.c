@@ -54,6 +54,9 @@ static int shares_data(const Config *c)
     PAIR(fp8, params_dtype,                                                                                  \
          c->fp8 != FP8_NONE && c->params_dtype != PARAMS_DTYPE_BF16 && c->params_dtype != PARAMS_DTYPE_FP16, \
          "use bf16")                                                                                         \
+    PAIR(fp8, fp8_recipe, c->fp8 == FP8_E4M3 && (c->fp8_recipe == FP8_RECIPE_DELAYED ||                      \
+                                                 c->fp8_recipe == FP8_RECIPE_TENSORWISE),                    \
+         "one scale for a matrix of gradients asks for E5M2's range: use hybrid, or blockwise or mxfp8")     \
     PAIR(logits_dtype, params_dtype,                                                                         \
          c->logits_dtype == LOGITS_DTYPE_BF16 && c->params_dtype != PARAMS_DTYPE_BF16,                       \
          "one product makes them from such weights: use fp32, or bf16")                                      \

@@ -153,7 +153,7 @@ Precision model_precision(const Model *m, int part, LinearId which)
     return (Precision){s,
                        s ? s + 1 : NULL,
                        s ? s + 2 : NULL,
-                       .fp8 = 1,
+                       .fp8 = 1, .e4m3 = m->cfg->fp8 == FP8_E4M3,
                        .scaling = delayed ? FP8_DELAYED : scaling_of(m->cfg),
                        .watch = m->fp8.watch, .kept = is_kept(m, at) ? &m->fp8.weight[at] : NULL};
 }

@@ -9,6 +9,10 @@ static const Case cases[] = {
     {"fp8=hybrid|params_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=16", 1, NULL},
     {"fp8=hybrid|device=cuda", 1, "fp8: hybrid does not go with params_dtype fp32"},
     {"fp8=none|fp8_recipe=tensorwise|hidden_size=72|seq_length=9", 1, NULL},
+    {"fp8=e4m3|params_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=16|seq_length=16|"
+     "fp8_recipe=tensorwise", 1, "fp8: e4m3 does not go with fp8_recipe tensorwise; one scale for a matrix"},
+    {"fp8=e4m3|params_dtype=bf16|hidden_size=64|ffn_hidden_size=128|kv_channels=16|seq_length=16|"
+     "fp8_recipe=blockwise", 1, NULL},
 #define FP8(ffn, channels, seq, micro)                                                                       \
     "fp8=hybrid|device=cuda|params_dtype=bf16|ffn_hidden_size=" #ffn "|kv_channels=" #channels               \
     "|seq_length=" #seq "|micro_batch_size=" #micro

@@ -56,7 +56,7 @@ layouts() {
 2 tp=2 sp pp=1 micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid fp8_recipe=blockwise kv_channels=128 ffn_hidden_size=512 full
 2 pp=2 schedule=zb-h1 micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid fp8_recipe=blockwise ffn_hidden_size=128 cpu_offloading_num_layers=2
 * 2 tp=2 sp tp_comm_overlap=true micro_batch_size=16 global_batch_size=32 bf16 fp8=hybrid fp8_recipe=mxfp8
-2 tp=2 sp pp=1 micro_batch_size=2 global_batch_size=8 bf16 fp8=hybrid fp8_recipe=mxfp8 full
+2 tp=2 sp pp=1 micro_batch_size=2 global_batch_size=8 bf16 fp8=e4m3 fp8_recipe=mxfp8 full
 2 pp=2 schedule=zb-h1 micro_batch_size=2 global_batch_size=8 bf16 fp8=hybrid fp8_recipe=mxfp8 cpu_offloading_num_layers=2
 2 tp=2 sp selective
 4 tp=4 sp tp_comm_overlap=true staged

@@ -242,15 +242,14 @@ void FN(cpu_fp8_cast)(Device *d, void *y, void *yt, Mat x, Fp8Scale *s, Fp8Forma
     run((CastJob){.d = d, .y = y, .yt = yt, .x = x, .parts = 1, .s = s, .format = format}, scaling);
 }
 
-void FN(cpu_fp8_act)(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s,
+void FN(cpu_fp8_act)(Device *d, void *y, void *yt, Mat da, Mat h, ActKind kind, Fp8Scale *s, Fp8Format format,
                      Fp8Scaling scaling)
 {
     int gated = act_gated(kind);
     int64_t f = h.cols / (gated ? 2 : 1);
     BUG_ON(da.rows && (da.rows != h.rows || da.cols != f));
     CastJob j = {.d = d, .y = y, .yt = yt, .x = mat_cols(h, 0, f), .da = da, .kind = kind,
-                 .from = FROM_ACT, .parts = gated && da.rows ? 2 : 1, .s = s,
-                 .format = da.rows ? E5M2 : E4M3};
+                 .from = FROM_ACT, .parts = gated && da.rows ? 2 : 1, .s = s, .format = format};
     if (gated)
         j.up = mat_cols(h, f, f);
     run(j, scaling);
