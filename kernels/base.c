@@ -45,6 +45,14 @@ static _Noreturn void leave(int code)
     _exit(code);
 }
 
+/* Replaces control characters, which names and files may have, so that a message is one line. */
+static void one_line(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == 127)
+            *text = '?';
+}
+
 _Noreturn void die_at(const char *file, int line, int code, const char *id, const char *fmt, ...)
 {
     char text[4096], rank[160] = ""; /* on the stack: the heap may be what is exhausted */
@@ -52,6 +60,7 @@ _Noreturn void die_at(const char *file, int line, int code, const char *id, cons
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    one_line(text);
     if (who && who())
         snprintf(rank, sizeof rank, "[%.150s] ", who());
     if (speaks && !speaks(code))
@@ -83,6 +92,7 @@ void warn(const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
+    one_line(text);
     make_room();
     fprintf(stderr, "warning: %s\n", text);
 }
