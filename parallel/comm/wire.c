@@ -83,7 +83,10 @@ int wire_recv(const Request *r, void *p, size_t bytes, int from, int tag)
 static int test_bytes(Wire *w)
 {
     MPI_Status status;
-    int done, class = MPI_SUCCESS, n = (int)w->n, rc = MPI_Test(&w->bytes, &done, &status);
+    int done, class = MPI_SUCCESS, n = (int)w->n, rc;
+    if (w->bytes == MPI_REQUEST_NULL)          /* seen before, while the hash was on its way */
+        return 1;
+    rc = MPI_Test(&w->bytes, &done, &status);
     if (rc != MPI_SUCCESS)
         MPI_Error_class(rc, &class);
     else if (done && w->from >= 0)
