@@ -622,9 +622,12 @@ int command_sweep(int argc, char **argv)
     s.seq = c->seq_length;
     s.experts = c->num_moe_experts == CFG_ABSENT ? 0 : c->num_moe_experts;
     take_fixed(&s, rest.alone);
-    s.dir = dir ? dir : xasprintf("%s-sweep", c->save);
+    char *own = dir ? NULL : xasprintf("%s-sweep", c->save);
+    s.dir = dir ? dir : own;
     if (smallest) {
         sweep_smallest(&s, c, given ? world : NULL, n, json);
+        free(own);
+        free(a.v);
         return EXIT_DONE;
     }
     if (!file_make_dirs(s.dir, why))
@@ -638,6 +641,7 @@ int command_sweep(int argc, char **argv)
     answer(&all, json, csv);
     free(all.layout);
     free(all.worlds);
+    free(own);
     free(a.v);
     return EXIT_DONE;
 }

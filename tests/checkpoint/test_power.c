@@ -399,6 +399,7 @@ static int all_states(int argc, char **argv)
             build(k, mode, (uint64_t)(k * 1000003 + i));
             check_state(root, run, k, mode, every, command);
         }
+    free(run);
     printf("# %d operations, %d states, %d of them gone on from, %d bad\n", steps, states, resumed, bad);
     CHECK(steps > 20 && states > steps / 2 && !bad, "%d states are bad", bad);
     return test_end();
