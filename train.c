@@ -79,7 +79,6 @@ static void start_from(Training *t)
         return;
     t->run.checkpoint.from_memory = (int)t->dir.memory;
     char *found = run_load(&t->run, t->dir.from);
-    t->run.checkpoint.from_memory = 0;         /* a rewind takes the checkpoint that it names */
     if (t->dir.goes_on) {
         int memory = memory_holds(found);
         t->saved = memory ? newest_on_disk(t) : t->run.progress.iteration;

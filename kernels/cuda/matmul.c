@@ -175,6 +175,7 @@ void cuda_fp8_check(const Cuda *c, Fp8Scaling scaling)
             "none, or a newer GPU",
             c->gpu, c->major, c->minor);
 }
+
 /* Both factors have k along their rows, the only layout in which the library multiplies FP8 on every GPU
  * that has it; a may have any number of rows. Sums of a forward (both E4M3) may stay in the tensor cores'
  * precision; sums of gradients, and of blocks, are promoted to F32 on the way. With blocks of 128 the library

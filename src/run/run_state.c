@@ -105,8 +105,8 @@ static void load_loss_scale(Run *r, const json_t *state, const char *dir)
                                     state_int(scale, "tolerance", -r->progress.iteration, INT32_MAX, dir)};
 }
 
-/* As run_load. */
-static char *load(Run *r, const char *path, int weights_only)
+/* As run_load. memory: bool: a copy in memory is taken where that is the newest state. */
+static char *load(Run *r, const char *path, int weights_only, int memory)
 {
     char *dir = NULL;
     int n;
@@ -118,7 +118,7 @@ static char *load(Run *r, const char *path, int weights_only)
     Config cfg = *r->cfg;
     /* forward alone has no initial values for a router */
     cfg.moe_use_upcycling = cfg.moe_use_upcycling && r->use != RUN_FORWARD;
-    json_t *state = (r->checkpoint.from_memory ? checkpoint_load_newest : checkpoint_load)(
+    json_t *state = (memory ? checkpoint_load_newest : checkpoint_load)(
         path, &cfg, &r->grid.all, pieces, n, weights_only, &dir);
     weights_only = weights_only || json_is_true(json_object_get(state, "weights_only"));
     json_decref(r->checkpoint.huggingface);
@@ -139,7 +139,7 @@ static char *load(Run *r, const char *path, int weights_only)
 
 char *run_load(Run *r, const char *path)
 {
-    return load(r, path, r->use != RUN_TRAIN || r->cfg->finetune);
+    return load(r, path, r->use != RUN_TRAIN || r->cfg->finetune, r->checkpoint.from_memory);
 }
 
 void run_rewind(Run *r, const char *dir)
@@ -152,7 +152,7 @@ void run_rewind(Run *r, const char *dir)
     data_gathered(&r->params.data);    /* what is under way would overwrite loaded weights */
     r->dev.wait_snapshots(&r->dev);    /* the load overwrites what a save may still copy */
     s->out = NULL;                     /* the load makes its own list */
-    free(load(r, dir, 0));
+    free(load(r, dir, 0, 0));
     free(s->out);
     int64_t back = p->iteration, first = p->consumed_samples, skipped = s->skipped;
     s->out = before.out, s->nout = before.nout;

@@ -1,18 +1,8 @@
 /* whole -- whole gradients on rank 0, put together from all ranks */
 #include "whole.h"
-#include "half.h"
+#include "convert.h"
 #include <stdlib.h>
 #include <string.h>
-
-static double element(const void *p, Dtype type, int64_t i)
-{
-    switch (type) {
-    case F64:  return ((const double *)p)[i];
-    case F32:  return ((const float *)p)[i];
-    case BF16: return bf16_to_f32(((const uint16_t *)p)[i]);
-    default:   return f16_to_f32(((const uint16_t *)p)[i]);
-    }
-}
 
 double *whole_piece(const Run *r, const TensorPiece *p)
 {
@@ -21,8 +11,9 @@ double *whole_piece(const Run *r, const TensorPiece *p)
     void *raw = xcalloc((size_t)n, dtype_size(p->type));
     BUG_ON(p->ld != p->cols && p->rows > 1);
     device_get(p->dev, raw, p->data, (size_t)n * dtype_size(p->type));
+    convert(x, F64, raw, p->type, n);
     for (int64_t i = 0; i < n; i++)
-        x[i] = element(raw, p->type, i) * r->step.verdict.gscale;
+        x[i] *= r->step.verdict.gscale;
     free(raw);
     return x;
 }

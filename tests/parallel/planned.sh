@@ -3,8 +3,7 @@
 # are set; the test makes $work/tiny.yaml.
 # shellcheck shell=sh disable=SC2154
 export TMPDIR="$work/tmp" FAULT_DIR="$work/faults"
-# sanitizers leave these signals to the crash handler
-export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_abort=0"
+. tests/signals.sh
 mkdir "$TMPDIR"
 bad=0 total=0
 "$train" tokenize src/io -o "$work/corpus" > /dev/null 2>&1 || exit 1

@@ -2,8 +2,7 @@
 # tests/parallel/rank_lost.sh -- ranks that die: in a collective, while others compute, all at once, or by a failure of
 # their own. The job ends with one error line and the right exit code, and no rank is left. Four minutes are a hang.
 
-# sanitizers leave these signals to the crash handler
-export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_abort=0"
+. tests/signals.sh
 export TRAIN="${TEST_COMM:-$BUILD/test_comm}"
 failed=0
 until_true() {  # COMMAND...: runs the command until it succeeds, for a minute at most

@@ -3,9 +3,7 @@
 # folder and no shared memory, and lose no signal. TRIES delays from 0 to 1 s after the start, most of them
 # short, for each of six ways: SIGTERM, SIGUSR1, SIGKILL to scripts/launch; SIGTERM and at once SIGKILL to it;
 # SIGKILL to mpirun; SIGKILL to every process named scripts/launch. `make test-launch` runs 100 tries.
-#
-# The sanitizer must not take these signals, which the crash handler needs
-export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}handle_segv=0:handle_sigbus=0:handle_sigfpe=0:handle_abort=0"
+. tests/signals.sh
 set -u
 tries=${1:-10}
 # a /dev/shm of our own, where that is allowed, because other programs leave files there too
