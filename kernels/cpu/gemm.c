@@ -4,9 +4,9 @@
 
 /* K_BYTES is part of the definition of the sum (gemm.h): another value gives other bits. */
 #define K_BYTES 4096           /* most bytes of a packed lane over one block of k */
-#define A_BYTES (544 * K_BYTES)                /* bytes of the packed block of op(a): it stays in L3 */
+#define A_BYTES (544 * K_BYTES)                /* bytes of the packed block of op(a) for one thread */
+#define A_THREADS 2            /* most threads that it grows with: it stays in L3 beside other ranks' */
 #define PART_COLS 1024         /* columns of GemmBuffers.part */
-#define PART_ROWS (2 * A_BYTES / K_BYTES)      /* its rows: a lane has at least K_BYTES / 2 bytes */
 #define STRIP_PANELS 8         /* most panels of op(b) in a strip */
 #define PACK_PANELS 4          /* panels of op(a) that a work item packs, neighbours in memory */
 #define ITEMS_PER_THREAD 4     /* work items of a thread: with 4 the threads end at about the same time */
@@ -171,8 +171,8 @@ static void multiply(Device *d, const GemmKernel *g, Mat c, Factor fa, Factor fb
 
     /* blocks of equal size; the size of a block of k is a function of k alone */
     int64_t block_k = equal_block(k, K_BYTES / g->size, g->kc);
-    int64_t padded = round_up(min64(block_k, k), g->group);
-    int64_t block_m = equal_block(m, A_BYTES / (max64(padded, 1) * g->size) / g->mr * g->mr, g->mr);
+    int64_t padded = round_up(min64(block_k, k), g->group), lane = max64(padded, 1) * g->size;
+    int64_t block_m = equal_block(m, (int64_t)cpu->buffers.a_bytes / lane / g->mr * g->mr, g->mr);
     int parts = k > block_k && c.type != d->real;      /* bool: part holds sums between blocks of k */
     int64_t block_n = parts ? PART_COLS : n;
     for (int64_t i = 0; i < m; i += block_m)
@@ -244,6 +244,8 @@ void gemm_buffers(GemmBuffers *b, Arena *a, Dtype real, const GemmKernel *g, con
     size_t real_size = dtype_size(real), x = own_bytes(g, real_size), y = own_bytes(h, real_size);
     b->own_bytes = (size_t)round_up((int64_t)(x > y ? x : y), 4096);
     b->own = arena_take(a, b->own_bytes * (size_t)threads);
-    b->a = arena_take(a, A_BYTES);
-    b->part = arena_take(a, PART_ROWS * PART_COLS * real_size);
+    b->a_bytes = A_BYTES * (size_t)min64(threads, A_THREADS);
+    b->a = arena_take(a, b->a_bytes);
+    size_t rows = 2 * b->a_bytes / K_BYTES;    /* a lane has at least K_BYTES / 2 bytes */
+    b->part = arena_take(a, rows * PART_COLS * real_size);
 }

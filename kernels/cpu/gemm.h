@@ -81,6 +81,7 @@ typedef struct GemmKernel {
 
 typedef struct {
     void *a;                   /* packed block of op(a), shared by all threads */
+    size_t a_bytes;            /* op(b) is packed again for each block: larger ones pack less */
     void *part;                /* real: sums of earlier blocks of k, where c's type cannot hold them */
     char *own;                 /* [threads][own_bytes]: packed strip of op(b), then tiles of c */
     size_t own_bytes;          /* bytes of a thread's part of own */
