@@ -209,12 +209,15 @@ static void resolve(Reading *r)
 
 /* The path of a description: name itself if it ends in .yaml, else below the current directory or a
  * folder above the executable. */
-static char *path_of(const char *name)
+static const char *path_of(const char *name)
 {
     size_t n = strlen(name);
     if (n > 5 && !strcmp(name + n - 5, ".yaml"))
         return text_copy(name);
-    return file_shipped(textf("configs/machines/%s.yaml", name));
+    char *shipped = file_shipped(textf("configs/machines/%s.yaml", name));
+    const char *path = text_copy(shipped);
+    free(shipped);
+    return path;
 }
 
 /* GiB where a description says nothing: assumed, on the safe side, as nothing of a cluster was measured. */
