@@ -2,11 +2,11 @@
 #define _GNU_SOURCE
 #include "calibrate.h"
 #include "calibrate_links.h"
+#include "calibrate_turns.h"
 #include "config_table.h"
-#include "drift.h"
 #include "job.h"
 #include "launch.h"
-#include "meter.h"
+#include "samples.h"
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -19,7 +19,6 @@
 #define SECONDS 12.0               /* of all turns, for models whose steps are short */
 #define STEPS 16                   /* of each meter, for models whose steps are long, and on a busy host */
 #define MOST 60.0                  /* s of all turns, whatever they gave by then */
-#define TURN 0.4                   /* s */
 
 /* ---- one rank alone ---- */
 
@@ -226,69 +225,6 @@ static void write_down(const Machine *m, const char *path)
             path, strerror(errno));
 }
 
-/* Steps of a meter, s, and the reference beside them. calm, whole: as run_reference's. */
-typedef struct { int n; double *took; ReferenceTime *calm, *whole; } Samples;
-
-/* Runs a step beside the reference. Collective over the ranks of the meter. Returns its seconds. */
-static double sample(Samples *s, Meter *m)
-{
-    s->took = xgrow(s->took, s->n, sizeof *s->took);
-    s->calm = xgrow(s->calm, s->n, sizeof *s->calm);
-    s->whole = xgrow(s->whole, s->n, sizeof *s->whole);
-    meter_reference(m, &s->whole[s->n], &s->calm[s->n]);
-    return s->took[s->n++] = meter_step(m);
-}
-
-/* The lower quartile of the reference, as the times of the operations are. */
-static Reference quartile(const Samples *s)
-{
-    double *product = xcalloc((size_t)s->n, sizeof *product), *copy = xcalloc((size_t)s->n, sizeof *copy);
-    for (int i = 0; i < s->n; i++)
-        product[i] = s->calm[i].product_ms, copy[i] = s->calm[i].copy_ms;
-    qsort(product, (size_t)s->n, sizeof *product, by_double);
-    qsort(copy, (size_t)s->n, sizeof *copy, by_double);
-    Reference r = {product[(s->n - 1) / 4], copy[(s->n - 1) / 4]};
-    free(product);
-    free(copy);
-    return r;
-}
-
-/* Median step without the first, s, in units of the reference. */
-static double typical(const Samples *s, Calibrated base)
-{
-    TimedStep *step = xcalloc((size_t)s->n, sizeof *step);
-    for (int i = 1; i < s->n; i++)
-        step[i - 1] = (TimedStep){s->took[i], {s->whole[i].product_ms, s->whole[i].copy_ms}};
-    double t = drift_steps(step, s->n - 1, base).ms;
-    free(step);
-    return t;
-}
-
-static void samples_close(Samples *s)
-{
-    free(s->took);
-    free(s->calm);
-    free(s->whole);
-}
-
-/* Runs steps for a turn by rank 0's clock, at least one. Collective over the two ranks. */
-static void turn_together(Meter *both, Comm *all, Samples *s)
-{
-    double left = TURN;
-    do {
-        left -= sample(s, both);
-        all->wait(all, all->broadcast(all, &left, 1, F64, 0));
-    } while (left > 0);
-}
-
-static void turn_alone(Meter *alone, Samples *s)
-{
-    double left = TURN;
-    do
-        left -= sample(s, alone);
-    while (left > 0);
-}
-
 static Machine *blank(void)
 {
     Machine *m = machine_blank();
@@ -320,7 +256,7 @@ static Meters meters_open(const Config *cfg, int world)
     int64_t size[METER_SIZES];
     Meters m = {.n = meter_sizes(cfg, size)};
     for (int k = 0; k < m.n; k++)
-        m.of[k] = meter_open(cfg, world, size[k]);
+        m.of[k] = meter_open(cfg, meter_splits(cfg, world) ? AXIS_TP : AXIS_DP, world, size[k]);
     return m;
 }
 
@@ -357,7 +293,7 @@ static Reference describe_reference(const Samples *s, int n, double *product, do
             all.calm = xgrow(all.calm, all.n, sizeof *all.calm);
             all.calm[all.n++] = s[k].calm[i];
         }
-    Reference r = quartile(&all);
+    Reference r = samples_quartile(&all);
     *product = r.product;
     *copy = r.copy;
     free(all.calm);
@@ -377,7 +313,7 @@ static double describe_alone(Machine *m, const Measured *d, int fp64)
     Reference r = describe_reference(d->one, d->alone.n, &m->reference_product_ms, &m->reference_copy_ms);
     for (int k = 0; k < d->alone.n; k++) {
         n = meter_calls(d->alone.of[k], &call);
-        scale[k] = typical(&d->one[k], (Calibrated){r, m->reference_products}) / computing(call, n);
+        scale[k] = samples_typical(&d->one[k], (Calibrated){r, m->reference_products}) / computing(call, n);
         idle = fmin(idle, fmax(0, scale[k] - 1));
     }
     n = meters_calls(&d->alone, scale, &call);
@@ -397,7 +333,7 @@ static void describe_both(Machine *m, const Measured *d, double idle, int fp64)
                                      &m->reference_shared_copy_ms);
     for (int k = 0; k < d->both.n; k++) {
         int n = meter_calls(d->both.of[k], &call);
-        double step = typical(&d->two[k], (Calibrated){r, m->reference_products});
+        double step = samples_typical(&d->two[k], (Calibrated){r, m->reference_products});
         scale[k] = fmin(1 + idle, step / computing(call, n));
         jitter = fmin(jitter, jitter_of(m, call, n, step, idle, d->sent[k]));
     }
@@ -448,12 +384,12 @@ static void measure(const Config *cfg, const char *path, int rank)
     comm_threads(pool_cores() > 1 ? pool_cores() / 2 : 1);
     for (int turn = 0; turn < 2 || !enough(&d, start, all); turn++) {
         for (int k = 0; k < d.alone.n; k++)
-            turn_alone(d.alone.of[k], &d.one[k]);
+            samples_turn(&d.one[k], d.alone.of[k]);
         all->barrier(all);
         for (int k = 0; k < d.both.n; k++) {
             if (turn == 1)
                 count_sent(d.both.of[k], d.sent[k]);
-            turn_together(d.both.of[k], all, &d.two[k]);
+            samples_turn(&d.two[k], d.both.of[k]);
         }
     }
     calibrate_links(m, all);
@@ -471,18 +407,37 @@ static void measure(const Config *cfg, const char *path, int rank)
     meters_close(&d.both);
 }
 
+/* Measures what taking turns costs and adds it to the description. Collective over the world. */
+static void measure_turns(const Config *cfg, const char *path, int rank, int world)
+{
+    Machine m = *machine_load(path);
+    calibrate_turns(&m, cfg, world);
+    if (rank == 0)
+        write_down(&m, path);
+}
+
+/* Starts the command again on so many ranks. */
+static void on_ranks(int ranks, int argc, char **argv)
+{
+    int code = launch_job(ranks, argc, argv, NULL, NULL, 0);
+    if (code)
+        die(code, "calibrate", "the %d ranks that measure ended with %d; change: what they say above", ranks,
+            code);
+}
+
 void calibrate(const Config *cfg, const char *path, int argc, char **argv)
 {
     int rank, world = job_launched(&rank);
     if (world == 1) {
-        int code = launch_job(2, argc, argv, NULL, NULL, 0);
-        if (code)
-            die(code, "calibrate", "the two ranks that measure ended with %d; change: what they say above",
-                code);
-        return;
+        on_ranks(2, argc, argv);
+        if (turns_ranks())
+            on_ranks(turns_ranks(), argc, argv);
+    } else if (world == 2) {
+        measure(cfg, path, rank);
+    } else if (world == turns_ranks()) {
+        measure_turns(cfg, path, rank, world);
+    } else {
+        die(EXIT_CONFIG, "usage", "train plan --calibrate measures with 2 ranks, and with 2 a core, not %d; "
+            "change: start it alone", world);
     }
-    if (world != 2)
-        die(EXIT_CONFIG, "usage", "train plan --calibrate measures with 2 ranks, not %d; change: "
-            "scripts/launch -n 2, or start it alone", world);
-    measure(cfg, path, rank);
 }

@@ -130,9 +130,10 @@ static void replace_device(Meter *m)
 
 /* ---- the model ---- */
 
-static int halves(const Config *c)
+int meter_splits(const Config *cfg, int n)
 {
-    return c->num_attention_heads % 2 == 0 && c->num_query_groups % 2 == 0 && c->ffn_hidden_size % 2 == 0;
+    return cfg->num_attention_heads % n == 0 && cfg->num_query_groups % n == 0 &&
+           cfg->ffn_hidden_size % n == 0;
 }
 
 int meter_sizes(const Config *cfg, int64_t size[METER_SIZES])
@@ -157,7 +158,7 @@ static int layers_of(const Config *cfg, Config *c)
     return n;
 }
 
-Meter *meter_open(const Config *cfg, int world, int64_t sequences)
+Meter *meter_open(const Config *cfg, Axis axis, int world, int64_t sequences)
 {
     Meter *m = xcalloc(1, sizeof *m);
     Config *c = &m->cfg;
@@ -171,7 +172,7 @@ Meter *meter_open(const Config *cfg, int world, int64_t sequences)
     c->log_reference = 1;
     c->micro_batch_size = sequences;
     c->world = world;
-    *(halves(c) ? &c->tensor_model_parallel_size : &c->data_parallel_size) = world;
+    *(axis == AXIS_TP ? &c->tensor_model_parallel_size : &c->data_parallel_size) = world;
     config_pad_vocab(c);
     c->threads = world == 1 ? pool_cores() : 0;
     c->check_for_nan_in_loss_and_grad = 0;
@@ -189,6 +190,7 @@ Meter *meter_open(const Config *cfg, int world, int64_t sequences)
 }
 
 Run *meter_run(Meter *m) { return &m->run; }
+const Config *meter_config(const Meter *m) { return &m->cfg; }
 
 void meter_close(Meter *m)
 {

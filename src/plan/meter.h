@@ -22,13 +22,17 @@ int meter_sizes(const Config *cfg, int64_t size[METER_SIZES]);
 
 /* Opens a model with the embedding, the head, the optimizer and two layers, or more where caches would
  * hold two.
- *   world      in  1: this process alone, on all cores; 2: a tensor group of two ranks where the model's
- *                  sizes can be halved, else two replicas
+ *   axis       in  AXIS_TP or AXIS_DP: a tensor group of all ranks (meter_splits), or replicas
+ *   world      in  1: this process alone, on all cores
  *   sequences  in  of the one microbatch of a step
  * Collective over `world` ranks. */
-Meter *meter_open(const Config *cfg, int world, int64_t sequences);
+Meter *meter_open(const Config *cfg, Axis axis, int world, int64_t sequences);
 void meter_close(Meter *m);
 Run *meter_run(Meter *m);
+const Config *meter_config(const Meter *m);
+
+/* Whether heads and feed-forward width can be divided by a tensor group of n ranks. */
+int meter_splits(const Config *cfg, int n);
 
 /* Runs a step; returns its seconds. The first step is not recorded. Collective like meter_open. */
 double meter_step(Meter *m);

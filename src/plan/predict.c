@@ -78,7 +78,8 @@ static void finish(Prediction *out, const Config *cfg, const Machine *m, Walk **
         grads = fmax(grads, w[r]->grads);
         update = fmax(update, w[r]->t.total - w[r]->grads);
     }
-    double slowest = m->straggle * log2(nodes) * (grads + update);
+    double late = m->straggle * log2(nodes) + (crowded(cfg, m) ? m->crowding : 0);
+    double slowest = late * (grads + update);
     out->step = grads + update + slowest;
     for (int r = 0; r < out->p; r++) {
         RankTime *t = &out->rank[r];

@@ -250,6 +250,8 @@ static void act(void *rank, const Instr *i)
     dp = k->waited[AXIS_DP] - dp;
     host = k->hosted - host;
     w->t.dp += dp;
+    if (w->turns)
+        w->base += dp;                     /* moving bytes takes the cores' time from all that comes later */
     if (i->op == I_S)
         w->grads = k->now;
     if (i->op > I_W)

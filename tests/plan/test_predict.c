@@ -462,6 +462,37 @@ static void test_host(void)
         prediction_close(all[i]);
 }
 
+/* Where ranks take turns on cores, moving the bytes of the data group takes the cores' time, whenever it is
+ * done. And a step takes longer by `crowding`, but not where each rank has a core. */
+static void test_crowding(void)
+{
+    Machine m = *host(0, 1);
+    m.link_gbps = 1e-3;
+    static const char *const split[] = {"data_parallel_sharding_strategy: no_shard",
+                                        "data_parallel_sharding_strategy: optim_grads_params",
+                                        "pipeline_model_parallel_size: 2"};
+    for (size_t i = 0; i < sizeof split / sizeof *split; i++) {
+        Prediction p[3];
+        for (int k = 0; k < 3; k++) {
+            char text[160];
+            snprintf(text, sizeof text, "overlap_grad_reduce: %s, %s", k == 1 ? "true" : "false", split[i]);
+            m.crowding = k == 2 ? 0.25 : 0;
+            predict(&p[k], small(4, text), &m);
+        }
+        near("messages beside computing", p[1].step, p[0].step, 1e-6);
+        CHECK(p[0].rank[0].dp > 0.05 * p[0].step, "messages are too short to be seen: %g of %g s",
+              p[0].rank[0].dp, p[0].step);
+        near("crowding", p[2].step, 1.25 * p[0].step, 1e-9);
+        near("crowding is told apart", p[2].rank[0].slowest, 0.25 * p[0].step, 1e-9);
+        for (int k = 0; k < 3; k++)
+            prediction_close(&p[k]);
+    }
+    Prediction two;
+    predict(&two, small(2, "tensor_model_parallel_size: 2"), &m);
+    CHECK(two.rank[0].slowest == 0, "a core for each rank, and %g s lost", two.rank[0].slowest);
+    prediction_close(&two);
+}
+
 /* ---- keys of machines that only hosts have ---- */
 
 /* Seconds of an all-reduce of 4 MB by n ranks. name: group, "tp" or "dp"; crowd: more ranks than cores. */
@@ -564,6 +595,7 @@ int main(void)
     test_offload();
     test_data();
     test_host();
+    test_crowding();
     test_waits();
     test_rows();
     test_slowest();
