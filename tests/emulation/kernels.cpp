@@ -107,7 +107,7 @@ static struct Block {
     Fiber main;
     uint64_t serial;
 } b;
-static std::vector<Fiber *> idle;
+static std::vector<Fiber *> made, idle;        /* all of them, where a leak check finds those that run */
 static int running;
 
 int emulation_thread(void) { return b.current; }
@@ -190,7 +190,8 @@ static Fiber *fiber_take(void)
                                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
         if (p == MAP_FAILED || mprotect(p, PAGE, PROT_NONE))
             emulation_fail("no memory for a thread's stack");
-        idle.push_back(new Fiber{stack_start(p + PAGE, fiber_body)});
+        made.push_back(new Fiber{stack_start(p + PAGE, fiber_body)});
+        idle.push_back(made.back());
     }
     Fiber *f = idle.back();
     idle.pop_back();

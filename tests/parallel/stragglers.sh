@@ -41,7 +41,7 @@ job() {
     case $settings in *' moe') settings=${settings% moe} config=moe ;; esac
     case $site in F) phase=forward ;; all) phase='[a-z]*ward' ;; esac
     # shellcheck disable=SC2086
-    FAULT="$rank $site 69 $percent slow" FAULT_DIR=$dir TRAIN=$faulty timeout 280 "$launch" -n "$ranks" "$work/$config.yaml" \
+    FAULT="$rank $site 69 $percent slow" FAULT_DIR=$dir TRAIN=$faulty timeout $((280 * ${SLOW:-1})) "$launch" -n "$ranks" "$work/$config.yaml" \
         $settings "$@" save="$dir/run" > "$dir/log" 2>&1
     rc=$?
     grep '^warning: straggler' "$dir/log" > "$dir/found"
