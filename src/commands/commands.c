@@ -6,6 +6,7 @@
 #define SWITCH_RANKS(told, text)              {FLAG_SWITCH, TOLD_##told, text, .every_rank = 1}
 #define TEXT(told, text)                      {FLAG_TEXT, TOLD_##told, text}
 #define NUMBER(told, text, absent, low, high) {FLAG_NUMBER, TOLD_##told, text, 0, absent, low, high}
+#define WHOLE(told, text, absent, low, high)  {FLAG_WHOLE, TOLD_##told, text, 0, absent, low, high}
 
 #define COMMAND(name, ranks, keys, words, help, ...) static const Flag name##_flags[] = {__VA_ARGS__};
 #include "commands.def"

@@ -3,6 +3,7 @@
 #include "args.h"
 #include "base.h"
 #include <stdio.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,13 +88,14 @@ double args_number(Args *a, const char *name)
 {
     const Flag *f = row(a, name);
     const char *text = args_value(a, name);
-    BUG_ON(f->kind != FLAG_NUMBER);
+    BUG_ON(f->kind != FLAG_NUMBER && f->kind != FLAG_WHOLE);
     if (!text)
         return f->absent;
     char *end;
     double x = strtod(text, &end);
-    if (end == text || *end || !(x >= f->low && x <= f->high))
-        die(EXIT_CONFIG, "usage", "train %s: %s %s is not a number in [%g, %g]; change: give one", a->command,
-            name, text, f->low, f->high);
+    int whole = f->kind == FLAG_WHOLE;
+    if (end == text || *end || !(x >= f->low && x <= f->high) || (whole && x != floor(x)))
+        die(EXIT_CONFIG, "usage", "train %s: %s %s is not a %snumber in [%g, %g]; change: give one",
+            a->command, name, text, whole ? "whole " : "", f->low, f->high);
     return x;
 }

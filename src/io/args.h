@@ -5,12 +5,12 @@
 
 /* A flag of a command. */
 typedef struct {
-    enum { FLAG_SWITCH, FLAG_TEXT, FLAG_NUMBER } kind;
+    enum { FLAG_SWITCH, FLAG_TEXT, FLAG_NUMBER, FLAG_WHOLE } kind;
     /* where `train help` names the flag: in the usage line, in the command's text, nowhere */
     enum { TOLD_USAGE, TOLD_HELP, TOLD_NOWHERE } told;
     const char *text;                  /* the flag as help writes it: "[--world N]", "--calibrate]]" */
     int every_rank;                    /* bool: with this flag every rank runs a command of rank 0 */
-    double absent, low, high;          /* FLAG_NUMBER: value without the flag; legal range [low, high] */
+    double absent, low, high;          /* FLAG_NUMBER, FLAG_WHOLE: without the flag; legal: [low, high] */
 } Flag;
 
 typedef struct {
@@ -38,6 +38,6 @@ int args_switch(Args *a, const char *name);
 /* Returns the argument behind the flag: the last one if the flag is repeated, NULL if it is absent. */
 const char *args_value(Args *a, const char *name);
 
-/* args_value as a number within the flag's range; Flag.absent if the flag is absent. */
+/* args_value as a number within the flag's range, for FLAG_WHOLE a whole one; Flag.absent without it. */
 double args_number(Args *a, const char *name);
 #endif

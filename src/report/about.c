@@ -87,22 +87,38 @@ static double origin_of(const json_t *last, double began, double spent)
     return began - (origin > 0 && ended - origin > spent ? ended - origin : spent);
 }
 
-double about_open(About *a, const Config *cfg, const LogStart *s, int dir, double spent)
+/* run.json; NULL: there is none, or something else. */
+static json_t *read_json(int dir)
 {
     char why[WHY];
     int64_t size;
-    int resumed = dir >= 0 && s->resume_iteration > 0;
-    char *old = resumed ? file_read_text(dir, "run.json", 0, 1 << 26, &size, why) : NULL;
+    char *text = file_read_text(dir, "run.json", 0, 1 << 26, &size, why);
+    json_t *o = text ? json_loadb(text, (size_t)size, 0, NULL) : NULL;
+    free(text);
+    if (json_is_object(o))
+        return o;
+    json_decref(o);
+    return NULL;
+}
+
+int64_t about_began(int dir, int64_t resume)
+{
+    json_t *o = read_json(dir), *first = json_array_get(json_object_get(o, "sessions"), 0);
+    json_t *from = json_object_get(first, "from");
+    int64_t began = json_is_integer(from) ? json_integer_value(from) : resume;
+    json_decref(o);
+    return began;
+}
+
+double about_open(About *a, const Config *cfg, const LogStart *s, int dir, double spent)
+{
     double time = about_now();
     json_t *session = json_pack("{s:o s:I s:o s:o}", "started", json_number(time), "from",
                                 (json_int_t)s->resume_iteration, "command",
                                 json_text(s->command ? s->command : ""), "build",
                                 json_text(s->build ? s->build : ""));
-    *a = (About){.json = old ? json_loadb(old, (size_t)size, 0, NULL) : NULL, .dirty = 1};
-    if (!json_is_object(a->json)) {
-        json_decref(a->json);
-        a->json = json_object();
-    }
+    *a = (About){.json = dir >= 0 && s->resume_iteration > 0 ? read_json(dir) : NULL, .dirty = 1};
+    a->json = a->json ? a->json : json_object();
     if (s->id)
         json_object_set_new(a->json, "id", json_text(s->id));
     json_object_set_new(a->json, "total_iterations", json_integer(s->total_iterations));
@@ -117,7 +133,6 @@ double about_open(About *a, const Config *cfg, const LogStart *s, int dir, doubl
     json_object_set_new(session, "origin", json_number(origin));
     json_array_append_new(sessions, session);
     describe(a, cfg);
-    free(old);
     return time - origin;
 }
 

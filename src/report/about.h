@@ -19,6 +19,11 @@ typedef struct {
 /* Seconds since 1970. */
 double about_now(void);
 
+/* The iteration after which the run in a directory began: later than 0 where it read another run's
+ * checkpoint.
+ *   resume  in  the iteration that this session goes on after: the answer where there is no run.json */
+int64_t about_began(int dir, int64_t resume);
+
 /* Starts a session. A resumed run continues the run.json that is there, a fresh run begins a new one.
  *   dir      in    descriptor of the run directory; -1: none
  *   spent    in    s: wall time of the run at the last line of metrics.jsonl

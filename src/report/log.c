@@ -106,7 +106,7 @@ static void continue_lines(Log *l, int64_t last)
 {
     char why[WHY];
     int64_t size, kept = 0;
-    Course course = {0};
+    Course course = l->course = (Course){.iteration = about_began(l->dir, last)};
     if (faccessat(l->dir, "metrics.jsonl", F_OK, 0))
         return;
     char *text = file_read_text(l->dir, "metrics.jsonl", 0, (int64_t)1 << 40, &size, why);

@@ -51,16 +51,18 @@ static int64_t state_int(const json_t *state, const char *key, int64_t low, int6
     return n;
 }
 
-/* Dies or warns about keys of the configuration that have changed since the checkpoint was written. */
-static const Config *compare_config(const Config *cfg, const json_t *state, const char *dir)
+/* Dies or warns about keys of the configuration that have changed since the checkpoint was written. Rank 0
+ * lists them, before any rank dies. Collective. */
+static const Config *compare_config(Run *r, const json_t *state, const char *dir)
 {
     const char *text = json_string_value(json_object_get(state, "config")), *skipped = "", *diff = "";
     const Config *saved = text ? config_read_saved(text, strlen(text), &skipped) : NULL;
     if (!saved)
         die(EXIT_CHECKPOINT, "checkpoint-state", "%s: the state holds no configuration" OTHER_STATE, dir);
-    Change change = config_compare_resume(cfg, saved, &diff);
-    if (change != CHANGE_FREE)
+    Change change = config_compare_resume(r->cfg, saved, &diff);
+    if (change != CHANGE_FREE && r->grid.rank == 0)
         fprintf(stderr, "%s was written with other settings:\n%s", dir, diff);
+    r->grid.all.barrier(&r->grid.all);
     if (change == CHANGE_REFUSE)
         die(EXIT_CHECKPOINT, "resume-config", "%s: the settings marked `refuse` above cannot change within a "
             "run; change: set them back, or set finetune: true to start at iteration 0 with its weights",
@@ -124,7 +126,7 @@ static char *load(Run *r, const char *path, int weights_only, int memory)
     json_decref(r->checkpoint.huggingface);
     r->checkpoint.huggingface = json_incref(json_object_get(state, "huggingface"));
     if (!weights_only) {
-        load_progress(r, state, compare_config(r->cfg, state, dir), dir);
+        load_progress(r, state, compare_config(r, state, dir), dir);
         load_loss_scale(r, state, dir);
     }
     json_decref(state);

@@ -62,6 +62,12 @@ done <<KEYS
 $(sed -n 's/^| `\([a-z0-9_]*\)` .*/\1/p' "$OLDPWD/configs/OPTIONS.md")
 KEYS
 
+# half a rank, half a token
+says 2 '--world 1.5 is not a whole number in \[1, ' plan c.yaml --world 1.5
+says 2 '--steps 2.5 is not a whole number' sweep c.yaml --world 1 --measure 1 --steps 2.5
+says 2 '--tokens 1.9 is not a whole number' generate c.yaml --tokens 1.9
+says 2 '--threads 1.5 is not a whole number' tokenize text.jsonl -o other --threads 1.5
+
 # habits of Megatron, torchtitan, nanotron, llm.c
 says 2 'write `tensor_model_parallel_size=2`' c.yaml --tensor-model-parallel-size 2
 says 2 'write `tensor_model_parallel_size=2`' --tensor-model-parallel-size 2 c.yaml

@@ -32,8 +32,9 @@ static void check_flag(const Command *c, const Flag *f)
     args_name(f, name);
     CHECK(*name == '-' && flag_of(c, name) == f, "%s: %s is not the only one", c->name, f->text);
     CHECK(f->told != TOLD_HELP || strstr(c->help, f->text), "%s: help does not name %s", c->name, f->text);
-    CHECK(f->kind == FLAG_NUMBER ? f->low < f->high && !(f->absent > f->high) : !f->low && !f->high,
-          "%s: the range of %s", c->name, name);
+    int number = f->kind == FLAG_NUMBER || f->kind == FLAG_WHOLE;
+    CHECK(number ? f->low < f->high && !(f->absent > f->high) : !f->low && !f->high, "%s: the range of %s",
+          c->name, name);
     CHECK(!f->every_rank || c->ranks == RANK_0, "%s: ranks of %s", c->name, name);
 }
 

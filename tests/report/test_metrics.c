@@ -432,14 +432,15 @@ static void let_pass(const char *dir, double s)
     free(path);
 }
 
-static void check_goodput(const char *dir, const char *what, int64_t steps, double wall)
+/* The goodput of steps first .. last. */
+static void check_goodput(const char *dir, const char *what, int64_t first, int64_t last, double wall)
 {
     json_t *all = read_lines(dir);
     double good = 0, got = NAN;
     for (size_t i = 0; i < json_array_size(all); i++)
         if (json_object_get(json_array_get(all, i), "goodput"))
             got = number(json_array_get(all, i), "goodput");
-    for (int64_t i = 1; i <= steps; i++)
+    for (int64_t i = first; i <= last; i++)
         good += 1e-3 * step_at(i).elapsed_ms;
     CHECK(got <= good / wall * 1.000001 && got > 0.9 * good / wall, "%s: %.17g, not %.17g", what, got,
           good / wall);
@@ -453,21 +454,32 @@ static void test_goodput(int64_t interval)
     char *name = xasprintf("goodput%lld", (long long)interval), *dir = new_dir(name);
     launched(5000);
     run_steps(dir, 0, 6, 12, 1);
-    check_goodput(dir, "until a death", 6, 5000);
+    check_goodput(dir, "until a death", 1, 6, 5000);
     run_steps(dir, 3, 6, 12, 1);
-    check_goodput(dir, "steps run again", 6, 5000);
+    check_goodput(dir, "steps run again", 1, 6, 5000);
     let_pass(dir, 1000);
     launched(6000);
     run_steps(dir, 6, 9, 12, 1);
-    check_goodput(dir, "the same launcher", 9, 6000);
+    check_goodput(dir, "the same launcher", 1, 9, 6000);
     let_pass(dir, 100000);
     launched(2000);
     run_steps(dir, 3, 9, 12, 0);
-    check_goodput(dir, "a launcher of later", 9, 8000);
+    check_goodput(dir, "a launcher of later", 1, 9, 8000);
     let_pass(dir, 100000);
     unsetenv("GRIDIRON_STARTED");
     run_steps(dir, 9, 12, 12, 0);
-    check_goodput(dir, "no launcher", 12, 8000);
+    check_goodput(dir, "no launcher", 1, 12, 8000);
+    free(dir);
+    char *other = xasprintf("other%lld", (long long)interval);
+    dir = new_dir(other);                          /* load: a checkpoint of another run */
+    launched(1000);
+    run_steps(dir, 6, 9, 12, 1);
+    check_goodput(dir, "begun with another run's steps", 7, 9, 1000);
+    let_pass(dir, 1000);
+    launched(2000);
+    run_steps(dir, 9, 12, 12, 0);
+    check_goodput(dir, "resumed after that", 7, 12, 2000);
+    free(other);
     free(name);
     free(dir);
     ((Config *)cfg)->log_interval = 1;

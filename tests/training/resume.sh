@@ -51,4 +51,14 @@ kill -USR1 $pid 2> /dev/null || true
 wait $pid && rc=0 || rc=$?
 if [ $rc = 75 ]; then run "save=$part" "params_dtype=$dtype" load=latest; else [ $rc = 0 ]; fi
 compare "$part" "SIGUSR1"
+
+# what has changed is listed once, whatever the number of ranks
+run "save=$work/once" exit_interval=2 && rc=0 || rc=$?
+[ $rc = 75 ] || { echo "stopped with $rc, not 75"; cat "$work/log"; exit 1; }
+for changed in lr=0.5:0 seed=77:4; do
+    TRAIN=$TRAIN scripts/launch -n 2 "$work/tiny.yaml" cpu_isa="$ISA" "save=$work/once" load=latest train_iters=3 \
+        tensor_model_parallel_size=2 "${changed%:*}" > "$work/log" 2>&1 && rc=0 || rc=$?
+    [ $rc = "${changed#*:}" ] && [ "$(grep -c 'was written with other settings' "$work/log")" = 1 ] ||
+        { echo "$changed: code $rc, or the list is not there once"; cat "$work/log"; exit 1; }
+done
 echo "resumed exactly"
