@@ -84,6 +84,14 @@ void flight_run(const char *dir)
     snprintf(flight->run, sizeof flight->run, "@run %.1000s", path);
 }
 
+static int writes(void) { return me && !atomic_load_explicit(&flight->frozen, memory_order_relaxed); }
+
+void flight_freeze(void)
+{
+    if (flight)
+        atomic_store(&flight->frozen, 1);
+}
+
 static void progress(double t)
 {
     atomic_store_explicit(&me->progress, t, memory_order_relaxed);
@@ -97,7 +105,7 @@ void flight_where(const char *text)
 
 void flight_note(const char *text)
 {
-    if (!me)
+    if (!writes())
         return;
     put(me->note, sizeof me->note, text);
     progress(now());
@@ -105,7 +113,7 @@ void flight_note(const char *text)
 
 void flight_instr(const void *instr, int64_t iteration)
 {
-    if (!me)
+    if (!writes())
         return;
     int64_t n = me->instrs;
     FlightInstr *i = &me->instr[n % FLIGHT_INSTRS];
@@ -121,7 +129,7 @@ void flight_instr(const void *instr, int64_t iteration)
 
 void flight_mark(double begun, double end)
 {
-    if (!me || !me->instrs)
+    if (!writes() || !me->instrs)
         return;
     FlightInstr *i = &me->instr[(me->instrs - 1) % FLIGHT_INSTRS];
     i->begun = begun;
@@ -131,7 +139,7 @@ void flight_mark(double begun, double end)
 
 void flight_phase(FlightPhase phase)
 {
-    if (!me)
+    if (!writes())
         return;
     double t = now(), took = t - me->phase_start;
     int old = me->phase;
@@ -144,7 +152,7 @@ void flight_phase(FlightPhase phase)
 
 void flight_step(double seconds)
 {
-    if (!me)
+    if (!writes())
         return;
     int b = seconds > 1e-6 ? (int)(8 * log2(seconds * 1e6)) : 0;
     me->bin[b < FLIGHT_BINS ? b : FLIGHT_BINS - 1]++;
@@ -153,7 +161,7 @@ void flight_step(double seconds)
 
 void flight_moved(void)
 {
-    if (me)
+    if (writes())
         progress(now());
 }
 
@@ -169,7 +177,7 @@ void flight_answer(const char *calls, size_t n)
 
 void flight_left(void)
 {
-    if (me)
+    if (writes())
         me->left = 1;
 }
 
@@ -211,7 +219,7 @@ void flight_group_close(int group)
 
 int64_t flight_op(int group, int kind, int peer, int64_t seq, int64_t bytes, int device)
 {
-    if (!me)
+    if (!writes())
         return 0;
     int64_t n = me->ops + 1;
     double t = now();
@@ -225,7 +233,7 @@ int64_t flight_op(int group, int kind, int peer, int64_t seq, int64_t bytes, int
 
 void flight_op_end(int64_t number)
 {
-    if (!me || !number)
+    if (!writes() || !number)
         return;
     FlightOp *o = &me->op[(number - 1) % FLIGHT_OPS];
     double t = now();
@@ -236,7 +244,7 @@ void flight_op_end(int64_t number)
 
 void flight_wait(int64_t number)
 {
-    if (!me || !is_main)
+    if (!writes() || !is_main)
         return;
     double t = now();
     atomic_store_explicit(&me->alive, t, memory_order_relaxed);
@@ -248,7 +256,7 @@ void flight_wait(int64_t number)
 
 void flight_wait_end(void)
 {
-    if (!me || !is_main)
+    if (!writes() || !is_main)
         return;
     atomic_store_explicit(&me->waits, 0, memory_order_release);
     progress(now());

@@ -76,6 +76,7 @@ typedef struct {
     char run[1024];                /* text: "@run " and the run directory; scripts/launch_job looks for it */
     _Atomic int64_t begun;         /* latest iteration that a rank of the host has begun */
     char step[32];                 /* text: "@step " and that iteration; scripts/launch_restarts reads it */
+    _Atomic int64_t frozen;        /* bool: what ranks do is not recorded any more */
     FlightRank rank[];             /* [ranks] */
 } Flight;
 
@@ -115,6 +116,8 @@ void flight_op_end(int64_t number);
 void flight_wait(int64_t number);
 void flight_wait_end(void);
 
+/* The record stays as it is: the job ends, and a stopped rank goes on for a moment when it is killed. */
+void flight_freeze(void);
 /* Copies the memory to the run directory, once; for a signal handler too. code: with which the job ends. */
 void flight_save(int code);
 

@@ -207,6 +207,7 @@ static void print_waiters(char *text, size_t size, const Flight *f, const Flight
 static void stop_alone(int code)
 {
     alarm(5); /* the run directory may be what hangs */
+    flight_freeze();
     hang_calls();
     flight_save(code);
     _exit(code);

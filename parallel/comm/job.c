@@ -186,6 +186,7 @@ static void stop(int code)
 {
     if (atomic_load(&page->claimed) == (uint32_t)mine + 1) {
         alarm(5);                      /* the run directory may be what hangs */
+        flight_freeze();
         atomic_store(&page->asking, 1);
         job_tell(page->status + 1);    /* now: the launcher may kill this rank, because another is lost */
         hang_calls();

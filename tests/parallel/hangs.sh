@@ -42,8 +42,10 @@ hung() {
         { fail "$dir" "$fault $*: code $rc"; return; }
     grep -q '^    \(#[0-9]\|in the system: \)' "$dir/log" || fail "$dir" "$fault $*: no calls"
     [ -z "$(alive "$dir")" ] || fail "$dir" "$fault $*: a rank is left"
+    doing=$(sed -n 's/^error\[hang\].* has made no progress for [0-9.]* s in \([^:]*\): .*/\1/p' "$dir/log")
     "$train" flight "$dir/run" > "$dir/log" 2>&1 && grep -q "rank $rank.*: .* rank" "$dir/log" ||
         [ "$ranks" = 1 ] || fail "$dir" "$fault $*: train flight"
+    grep -q "^ *$rank .*, in $doing\( \|:\|$\)" "$dir/log" || fail "$dir" "$fault $*: train flight says otherwise than \`$doing\`"
 }
 
 # fine FAULT SETTING... -- the job is slow or stopped for a while, and ends as it should
