@@ -21,7 +21,7 @@
     X(CONTEXT, "context", "waiting for the context group")                                                   \
     X(EXPERT, "expert", "waiting for the expert group")                                                      \
     X(PIPELINE, "pipeline", "waiting for the pipeline")                                                      \
-    X(DATA, "data", "waiting for the data group")                                                            \
+    X(DATA, "data", "waiting for the data group, or for all ranks")                                          \
     X(SLOWEST, "slowest", "waiting for the slowest rank")                                                    \
     X(IMBALANCE, "imbalance", "a stage with more work than the mean one")                                    \
     X(HOST, "host", "waiting for the host's launches")                                                       \
