@@ -121,8 +121,14 @@ static inline int fp8_multiplies(Fp8Scaling a, Fp8Scaling b)
         return b == FP8_VECTORS || b == FP8_SQUARES;
     return a == FP8_MX ? b == FP8_MX : a != FP8_SQUARES && !fp8_blocked(b);
 }
-/* The next multiple of 16: sums are made of pieces of 16 numbers. */
-static inline int64_t fp8_padded(int64_t n) { return (n + 15) / 16 * 16; }
+/* The next length of a sum: sums are made of pieces of 16 numbers, with FP8_MX of 32. */
+static inline int64_t fp8_padded(int64_t n, Fp8Scaling s)
+{
+    const int64_t piece = s == FP8_MX ? 32 : 16;
+    return (n + piece - 1) / piece * piece;
+}
+/* The rows of fp8_matmul's factor a are a multiple of this. */
+static inline int64_t fp8_rows_piece(Fp8Scaling s) { return s == FP8_VECTORS ? 4 : 1; }
 /* A dense matrix in FP8. inverse, on the device: 1 / scale; of blocks, all of them. */
 typedef struct {
     void *p;
@@ -321,8 +327,8 @@ typedef struct {
     /* y = x times a scale, rounded to nearest even; what is too large becomes the largest number. A GPU     \
      * must be of compute capability 8.9 or more. cols is a multiple of 16.                                  \
      *   y        out     [rows, cols]  bytes of FP8, behind them the scales of blocks; NULL: none           \
-     *   yt       out     [cols, fp8_padded(rows)]  y^T, its rows filled up with zeros, behind it the scales \
-     *                                  of its own blocks; NULL: none                                        \
+     *   yt       out     [cols, fp8_padded(rows, scaling)]  y^T, its rows filled up with zeros, behind it   \
+     *                                  the scales of its own blocks; NULL: none                             \
      *   x        in      [rows, cols]  BF16 or F16                                                          \
      *   s        in/out                scale: written, of x's largest magnitude; read with FP8_DELAYED;     \
      *                                  unused with blocks                                                   \
@@ -359,8 +365,9 @@ typedef struct {
     X(fp8_norm, (Device *d, void *y, void *yt, Mat sum, Mat stats, Mat x, Mat res, const Dropout *drop,      \
                  Mat gain, Mat bias, double eps, NormKind kind, Fp8Scale *s, Fp8Scaling scaling),            \
       (d, y, yt, sum, stats, x, res, drop, gain, bias, eps, kind, s, scaling))                               \
-    /* c (+)= a b^T + bias, divided by the scales of a and b. Not both are E5M2. n and k are multiples of    \
-     * 16. Both have one scale; or both blocks, a FP8_VECTORS; or both FP8_MX.                               \
+    /* c (+)= a b^T + bias, divided by the scales of a and b. Not both are E5M2. n is a multiple of 16, k    \
+     * fp8_padded, m a multiple of fp8_rows_piece. Both have one scale; or both blocks, a FP8_VECTORS; or    \
+     * both FP8_MX.                                                                                          \
      *   c     in/out  [m, n]  storage or real                                                               \
      *   a     in      [m, k]  FP8                                                                           \
      *   b     in      [n, k]  FP8                                                                           \

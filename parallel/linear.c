@@ -5,10 +5,11 @@ static Fp8Format gradients(Precision p) { return p.e4m3 ? E4M3 : E5M2; }
 
 Fp8Turned linear_turned(Arena *from, int64_t rows, int64_t cols, Fp8Scaling scaling)
 {
-    void *p = arena_take(from, fp8_bytes(cols, fp8_padded(rows), scaling));
+    const int64_t n = fp8_padded(rows, scaling);
+    void *p = arena_take(from, fp8_bytes(cols, n, scaling));
     Fp8Turned t = {.p = p, .room = 1};
     if (fp8_blocked(scaling))
-        t.inverse = mat((void *)mat8(p, cols, fp8_padded(rows), E4M3, scaling, NULL).inverse, 1, 1, F32);
+        t.inverse = mat((void *)mat8(p, cols, n, E4M3, scaling, NULL).inverse, 1, 1, F32);
     else
         t.inverse = mat_take(from, 1, 1, F32);
     return t;
@@ -53,7 +54,7 @@ static Mat8 cast(Device *d, Arena *scratch, Mat x, const Unstored *a, Fp8Scale *
 static Mat8 turned(Device *d, Arena *scratch, Mat x, const Unstored *a, Fp8Scale *s, Fp8Format format,
                    Precision p, Fp8Turned *t)
 {
-    const int64_t rows = fp8_padded(x.rows);
+    const int64_t rows = fp8_padded(x.rows, p.scaling);
     if (t && t->there)
         return (Mat8){t->p, x.cols, rows, format, t->inverse.p, p.scaling};
     void *at = arena_take(scratch, fp8_bytes(x.cols, rows, p.scaling));
@@ -202,7 +203,7 @@ void linear_bwd_w(Device *d, Arena *scratch, Sum dw, Mat db, Mat dy, Mat x, Prec
 void linear_reserve(Arena *scratch, int64_t rows, Mat w, Precision p)
 {
     const size_t mark = scratch->used;
-    const int64_t n = fp8_padded(rows), in = w.cols, out = w.rows;
+    const int64_t n = fp8_padded(rows, p.scaling), in = w.cols, out = w.rows;
     const Fp8Scaling weights = linear_weights(p.scaling);
     if (!p.fp8)
         return;

@@ -22,7 +22,7 @@ typedef struct {
 
 /* The transposed FP8 copy of a matrix, which the cast of its rows makes and the weight gradient reads. */
 typedef struct {
-    void *p;                   /* [cols, fp8_padded(rows)] bytes, and scales of blocks */
+    void *p;                   /* [cols, rows padded by fp8_padded] bytes, and scales of blocks */
     Mat inverse; /* F32 [1, 1], of its scale, which other casts may change before it is read; with
                                   blocks where they begin */
     int room, there;           /* bool: there is memory for it; it is made */

@@ -114,7 +114,7 @@ __device__ __forceinline__ float scale_for(uint32_t amax, float largest)
 /* Casts one tile of each part a block: tile (blockIdx.x / column tiles, blockIdx.x % column tiles). If x is
  * not finite, the scale of its products becomes NaN, because E4M3 has no infinity.
  *   y      out     [rows, PARTS cols]  or NULL; cols is a multiple of 16
- *   yt     out     [PARTS cols, padded]  or NULL; padded: fp8_padded(rows)
+ *   yt     out     [PARTS cols, padded]  or NULL; padded: rows padded by fp8_padded
  *   s      in/out                the scale
  *   found  in                    bool: s->amax is x's, and sets the scale; else s->scale is used, or 1 */
 template <class From, Fp8Format F>
@@ -314,7 +314,7 @@ template <Fp8Format F, class From>
 static void cast_blocks(Device *d, unsigned char *y, unsigned char *yt, const From &from, int64_t rows,
                         int64_t cols, Fp8Scaling scaling)
 {
-    const int64_t wide = From::PARTS * cols, padded = fp8_padded(rows);
+    const int64_t wide = From::PARTS * cols, padded = fp8_padded(rows, scaling);
     const size_t bytes = BLOCK * BLOCK_PITCH * sizeof(typename From::T) + WARP * sizeof(uint32_t);
     Blocked to = blocked(d, y, rows, wide, scaling), turned = blocked(d, yt, wide, padded, scaling);
     BUG_ON(From::PARTS > 1 && cols % fp8_across(scaling));
@@ -347,7 +347,7 @@ static void cast(Device *d, void *y, void *yt, const From &from, int64_t rows, i
         LAUNCH((k_fp8_amax<From>), blocks_of(blocks < AMAX_BLOCKS ? blocks : (int64_t)AMAX_BLOCKS), THREADS,
                THREADS / WARP * sizeof(uint32_t), cuda_stream(d), s, from, rows, eights);
     LAUNCH((k_fp8_cast<From, F>), blocks_of(tiles), THREADS, From::PARTS * TILE * PITCH, cuda_stream(d),
-           (unsigned char *)y, (unsigned char *)yt, from, rows, fp8_padded(rows), cols, s,
+           (unsigned char *)y, (unsigned char *)yt, from, rows, fp8_padded(rows, scaling), cols, s,
            scaling == FP8_OWN);
 }
 

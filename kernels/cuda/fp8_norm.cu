@@ -113,6 +113,7 @@ int cuda_fp8_norm_once(Device *d, void *y, void *yt, Mat sum, Mat stats, Mat x, 
     if (!p.is_long || p.k != KEPT || bytes > c->shared)
         return 0;
     a.eps = (float)eps;
+    const int64_t padded = fp8_padded(x.rows, FP8_DELAYED);
     while (teams < ROWS && 2 * teams * p.threads <= MOST)
         teams *= 2;
     const unsigned grid = blocks_of(ceil_div(x.rows, ROWS)), block = (unsigned)(teams * p.threads);
@@ -120,11 +121,11 @@ int cuda_fp8_norm_once(Device *d, void *y, void *yt, Mat sum, Mat stats, Mat x, 
         typedef decltype(t) T;
         unsigned char *rows = (unsigned char *)y, *turned = (unsigned char *)yt;
         if (sum.p)
-            LAUNCH((k_fp8_norm<T, 1>), grid, block, bytes, c->compute, rows, turned, a, fp8_padded(x.rows),
-                   p.threads, s);
+            LAUNCH((k_fp8_norm<T, 1>), grid, block, bytes, c->compute, rows, turned, a, padded, p.threads,
+                   s);
         else
-            LAUNCH((k_fp8_norm<T, 0>), grid, block, bytes, c->compute, rows, turned, a, fp8_padded(x.rows),
-                   p.threads, s);
+            LAUNCH((k_fp8_norm<T, 0>), grid, block, bytes, c->compute, rows, turned, a, padded, p.threads,
+                   s);
     });
     return 1;
 }

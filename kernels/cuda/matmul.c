@@ -177,16 +177,16 @@ void cuda_fp8_check(const Cuda *c, Fp8Scaling scaling)
 }
 
 /* Both factors have k along their rows, the only layout in which the library multiplies FP8 on every GPU
- * that has it; a may have any number of rows. Sums of a forward (both E4M3) may stay in the tensor cores'
- * precision; sums of gradients, and of blocks, are promoted to F32 on the way. With blocks of 128 the library
- * asks for rows in fours, with those of 32 for whole ones. */
+ * that has it. Sums of a forward (both E4M3) may stay in the tensor cores' precision; sums of gradients, and
+ * of blocks, are promoted to F32 on the way. With blocks of 128 the library asks for rows of a in fours, with
+ * those of 32 for a k of whole blocks. */
 void cuda_fp8_matmul(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
 {
-    BUG_ON(a.rows != c.rows || b.rows != c.cols || a.cols != b.cols || b.rows % 16 || a.cols % 16);
+    BUG_ON(a.rows != c.rows || b.rows != c.cols || a.cols != b.cols || b.rows % 16);
+    BUG_ON(a.cols != fp8_padded(a.cols, a.scaling) || a.rows % fp8_rows_piece(a.scaling));
     BUG_ON(c.type != BF16 && c.type != F16 && c.type != d->real);
     int blocks = fp8_blocked(a.scaling);
-    BUG_ON(!fp8_multiplies(a.scaling, b.scaling) || (a.scaling == FP8_VECTORS && a.rows % 4));
-    BUG_ON(a.scaling == FP8_MX && a.cols % fp8_across(FP8_MX));
+    BUG_ON(!fp8_multiplies(a.scaling, b.scaling));
     cuda_fp8_check(cuda_of(d), a.scaling);
     LtProduct q = {.c = lt_mat(c), .a = lt_mat8(a), .b = lt_mat8(b), .tb = 1, .acc = acc,
                    .epilogue = CUBLASLT_EPILOGUE_DEFAULT, .scale_a = a.inverse, .scale_b = b.inverse,

@@ -46,8 +46,8 @@ static void see_cast(void *ctx, Device *d, const void *y, const void *yt, Mat x,
 {
     Errors *e = ctx;
     const Model *m = &e->run->model;
-    int64_t at = s - m->fp8.scale, part = at / (LINEARS * LINEAR_SCALES), padded = fp8_padded(x.rows);
-    int64_t rows = y ? x.rows : x.cols, cols = y ? x.cols : padded;
+    int64_t at = s - m->fp8.scale, part = at / (LINEARS * LINEAR_SCALES);
+    int64_t rows = y ? x.rows : x.cols, cols = y ? x.cols : fp8_padded(x.rows, scaling);
     size_t bytes = fp8_bytes(rows, cols, scaling);
     BUG_ON(part < 0 || part >= m->params->nparts || (!y && !yt));
     if (!bytes)

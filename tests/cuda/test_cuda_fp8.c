@@ -49,13 +49,13 @@ static double round_all(Eight *e, Fp8Format f, double scale)
 static Eight eight_open(int64_t rows, int64_t cols, Dtype t, uint64_t stream, double size, Fp8Format f,
                         double scale)
 {
-    Eight e = {.bytes = (size_t)(fp8_padded(rows) * cols)};
+    Eight e = {.bytes = (size_t)(fp8_padded(rows, FP8_OWN) * cols)};
     e.x = pair_open(rows, cols, 8 * (int64_t)(stream % 3), 0, t, stream, size);
     e.want = xcalloc((size_t)(rows * cols), sizeof *e.want);
     e.inverse = round_all(&e, f, scale);
     e.scale = gpu.take(&gpu, sizeof *e.scale);
     e.rows = (Mat8){gpu.take(&gpu, e.bytes), rows, cols, f, &e.scale->inverse};
-    e.cols = (Mat8){gpu.take(&gpu, e.bytes), cols, fp8_padded(rows), f, &e.scale->inverse};
+    e.cols = (Mat8){gpu.take(&gpu, e.bytes), cols, fp8_padded(rows, FP8_OWN), f, &e.scale->inverse};
     return e;
 }
 static void eight_close(Eight *e)
@@ -297,9 +297,9 @@ static void test_blocks_twin(void)
 {
     uint64_t s = 4500;
     for (int i = 0; i < 40; i++) {
-        int64_t m = 4 + 4 * (int64_t)draw(&s, 90), n = 16 + 16 * (int64_t)draw(&s, 20);
-        int64_t k = (16 + 16 * (int64_t)draw(&s, 40)) * (blocks == FP8_MX ? 2 : 1), padded = fp8_padded(m);
-        int64_t kn = fp8_padded(n), each = fp8_across(blocks);
+        int64_t m = fp8_rows_piece(blocks) * (1 + (int64_t)draw(&s, 90)), n = 16 + 16 * (int64_t)draw(&s, 20);
+        int64_t k = fp8_padded(16 + 16 * (int64_t)draw(&s, 80), blocks), padded = fp8_padded(m, blocks);
+        int64_t kn = fp8_padded(n, blocks), each = fp8_across(blocks);
         Fp8Format f = draw(&s, 2) ? E5M2 : E4M3;
         Fp8Scaling of_b = draw(&s, 2) ? linear_weights(blocks) : blocks;
         Dtype t = draw(&s, 2) ? F16 : BF16, out = draw(&s, 2) ? F32 : t;
@@ -356,10 +356,63 @@ static void test_blocks_twin(void)
     }
 }
 
+/* Fills the memory of a scratch arena with bytes that are NaN as a number of FP8 and as a scale. */
+static void spoil(Device *d, const Arena *scratch)
+{
+    char *all = xcalloc(1, scratch->size);
+    memset(all, 0xff, scratch->size);
+    d->put(d, scratch->base, all, scratch->size);
+    free(all);
+}
+
+/* The products of one expert's rows, whose number is any that an expert has: those of the CPU. What lies
+ * around the rows, the next expert's, stays. */
+static void test_expert_rows(void)
+{
+    uint64_t s = 5000;
+    Arena on_gpu = {.name = "scratch", .size = 1 << 20}, on_cpu = on_gpu;
+    on_gpu.base = gpu.take(&gpu, on_gpu.size);
+    on_cpu.base = xcalloc(1, on_cpu.size);
+    for (int i = 0; i < 24; i++) {
+        uint64_t few = i % 2 ? 8 : 300 / (uint64_t)fp8_rows_piece(blocks);
+        int64_t rows = fp8_rows_piece(blocks) * (1 + (int64_t)draw(&s, few));
+        int64_t in = 32 + 32 * (int64_t)draw(&s, 8), out = 32 + 32 * (int64_t)draw(&s, 8);
+        Pair x = pair_open(rows, in, 0, 8, BF16, 10 * s, 2), y = pair_open(rows, out, 0, 8, BF16, 0, NAN);
+        Pair w = pair_open(out, in, 0, 0, BF16, 10 * s + 1, 1), b = pair_open(1, out, 0, 0, BF16, 2, 1);
+        Pair dx = pair_open(rows, in, 0, 8, BF16, 0, NAN), dy = pair_open(rows, out, 0, 8, BF16, s, 3);
+        Pair dw = pair_open(out, in, 0, 0, F32, 10 * s + 4, 1), db = pair_open(1, out, 0, 0, F32, 10 * s, 1);
+        Precision p = {.fp8 = 1, .e4m3 = i / 2 % 2, .scaling = blocks};
+        for (int host = 0; host < 2; host++) {
+            Device *d = host ? &cpu : &gpu;
+            Arena *scratch = host ? &on_cpu : &on_gpu;
+#define SIDE(pair) (host ? (pair).host : (pair).dev)
+            spoil(d, scratch);
+            scratch->peak = 0;
+            linear_reserve(scratch, rows, w.host, p);
+            size_t most = scratch->peak;
+            linear_fwd(d, scratch, SIDE(y), SIDE(x), SIDE(w), SIDE(b), p);
+            linear_bwd_x(d, scratch, SIDE(dx), SIDE(dy), SIDE(w), p);
+            linear_bwd_w(d, scratch, (Sum){SIDE(dw), NULL}, SIDE(db), SIDE(dy), SIDE(x), p);
+            CHECK(scratch->peak == most, "%d rows: more scratch than was reserved", (int)rows);
+#undef SIDE
+        }
+        double e[] = {difference(&y), difference(&dx), difference(&dw), difference(&db)};
+        CHECK(e[0] <= tolerance(BF16, in) && e[1] <= tolerance(BF16, out),
+              "%d rows, scaling %d: y is off by %g, dx by %g", (int)rows, blocks, e[0], e[1]);
+        CHECK(e[2] <= tolerance(F32, rows) && e[3] <= tolerance(F32, rows),
+              "%d rows, scaling %d: dw is off by %g, db by %g", (int)rows, blocks, e[2], e[3]);
+        Pair *pairs[] = {&x, &w, &b, &y, &dy, &dx, &dw, &db};
+        for (size_t k = 0; k < sizeof pairs / sizeof *pairs; k++)
+            pair_close(pairs[k]);
+    }
+    free(on_cpu.base);
+    gpu.give(&gpu, on_gpu.base, on_gpu.size);
+}
+
 /* Bytes of the larger of a cast matrix and its transpose, a multiple of 16. */
 static size_t cast_bytes(int64_t rows, int64_t cols, Fp8Scaling scaling)
 {
-    size_t y = fp8_bytes(rows, cols, scaling), yt = fp8_bytes(cols, fp8_padded(rows), scaling);
+    size_t y = fp8_bytes(rows, cols, scaling), yt = fp8_bytes(cols, fp8_padded(rows, scaling), scaling);
     return ((y > yt ? y : yt) + 15) / 16 * 16;
 }
 
@@ -477,6 +530,7 @@ int main(void)
     test_delayed();
     test_fp8_twin();
     test_blocks_twin();
+    test_expert_rows();
     test_fp8_act();
     test_fp8_norm();
     cuda_close(&gpu);

@@ -180,7 +180,8 @@ static int blocks_wrong(const uint8_t *y, const double *x, int64_t rows, int64_t
  * zeros, 2: some are not finite, 3: some are at the end of BF16's range. */
 static void blocks(Device *d, int64_t rows, int64_t cols, Dtype t, Fp8Format f, Fp8Scaling scaling, int kind)
 {
-    const int64_t padded = (rows + 15) / 16 * 16, ld = cols + 3, each = scaling == FP8_MX ? 32 : 128;
+    const int64_t ld = cols + 3, each = scaling == FP8_MX ? 32 : 128, piece = scaling == FP8_MX ? 32 : 16;
+    const int64_t padded = (rows + piece - 1) / piece * piece;
     const size_t n = fp8_bytes(rows, cols, scaling), nt = fp8_bytes(cols, padded, scaling);
     uint16_t *x = xcalloc((size_t)(rows * ld), 2);
     double *was = xcalloc((size_t)(padded * cols), sizeof *was);
@@ -267,7 +268,7 @@ static void blocks_nan(Device *d)
 /* fp8_act gives the bytes and the scale of a matrix that act_fwd or act_bwd has stored. */
 static void activations(Device *d, ActKind kind, Dtype t, Fp8Scaling scaling)
 {
-    enum { T = 77, MOST = 384, PADDED = 80, BYTES = 2 * MOST * (PADDED + 2 * 4) };
+    enum { T = 77, MOST = 384, PADDED = 96, BYTES = 2 * MOST * (PADDED + 2 * 4) };
     static uint16_t h[T * 2 * MOST], da[T * MOST], out[T * 2 * MOST];
     static uint8_t y[4][BYTES];
     const int F = scaling == FP8_MX ? 352 : MOST;
@@ -297,7 +298,7 @@ static void activations(Device *d, ActKind kind, Dtype t, Fp8Scaling scaling)
 /* fp8_norm gives the bytes, the scale, the sum and the statistics of a norm that has stored its result. */
 static void norms(Device *d, NormKind kind, Dtype t, int adds, Fp8Scaling scaling)
 {
-    enum { T = 45, H = 4112, PADDED = 48 };
+    enum { T = 45, H = 4112, PADDED = 64 };
     static uint16_t x[T * H], res[T * H], gain[H], bias[H], sum[2][T * H], ln[T * H];
     static float stat[2][T * 2];
     static uint8_t y[4][H * (PADDED + 8)];
@@ -391,7 +392,7 @@ int main(int argc, char **argv)
             blocks_nan(&d);
             blocks_product(&d, 45, 272, 416, FP8_MX, F32, 0);
             blocks_product(&d, 130, 144, 1312, FP8_MX, F32, 1);
-            blocks_product(&d, 33, 48, 2064, FP8_MX, BF16, 0);
+            blocks_product(&d, 33, 48, 2080, FP8_MX, BF16, 0);
             blocks_product(&d, 45, 272, 400, FP8_SQUARES, F32, 0);
             blocks_product(&d, 130, 144, 1296, FP8_VECTORS, F32, 1);
             blocks_product(&d, 33, 48, 2064, FP8_SQUARES, BF16, 0);

@@ -123,7 +123,8 @@ static void cast_item(void *ctx, int64_t item, int thread)
 {
     const CastJob *j = ctx;
     int64_t width = j->x.cols, across = (width + TILE_ACROSS - 1) / TILE_ACROSS;
-    int64_t r0 = item / across * TILE_DOWN, c0 = item % across * TILE_ACROSS, padded = fp8_padded(j->x.rows);
+    int64_t r0 = item / across * TILE_DOWN, c0 = item % across * TILE_ACROSS;
+    int64_t padded = fp8_padded(j->x.rows, j->scaling);
     int64_t down = padded - r0 < TILE_DOWN ? padded - r0 : TILE_DOWN;
     int64_t cols = width - c0 < TILE_ACROSS ? width - c0 : TILE_ACROSS;
     uint8_t tile[2][TILE_DOWN][TILE_ACROSS] = {{{0}}};
@@ -170,7 +171,7 @@ static void block_item(void *ctx, int64_t item, int thread)
     const CastJob *j = ctx;
     const int64_t width = j->x.cols, across = fp8_blocks(width), wide = j->parts * width;
     const int64_t r0 = item / across * FP8_BLOCK, c0 = item % across * FP8_BLOCK,
-                  padded = fp8_padded(j->x.rows);
+                  padded = fp8_padded(j->x.rows, j->scaling);
     const int64_t cols = width - c0 < FP8_BLOCK ? width - c0 : FP8_BLOCK;
     const int64_t rows = j->x.rows - r0 < FP8_BLOCK ? j->x.rows - r0 : FP8_BLOCK;
     const int64_t down = padded - r0 < FP8_BLOCK ? padded - r0 : FP8_BLOCK;
@@ -206,7 +207,7 @@ static void run_blocks(CastJob *j, Fp8Scaling scaling)
     BUG_ON(j->parts > 1 && j->x.cols % fp8_across(scaling));
     j->scaling = scaling;
     clear_tiles(j, j->y, j->x.rows, wide);
-    clear_tiles(j, j->yt, wide, fp8_padded(j->x.rows));
+    clear_tiles(j, j->yt, wide, fp8_padded(j->x.rows, scaling));
     pool_run(j->d->pool, block_item, j, fp8_blocks(j->x.rows) * fp8_blocks(j->x.cols));
 }
 
