@@ -3,6 +3,7 @@
 #include "cuda_pairs.h"
 #include "fp8.h"
 #include "linear.h"
+#include "products.h"
 
 static Fp8Scaling blocks;              /* of inputs and gradients, as this GPU multiplies them */
 
@@ -409,6 +410,41 @@ static void test_expert_rows(void)
     gpu.give(&gpu, on_gpu.base, on_gpu.size);
 }
 
+static int64_t timed, torn;    /* products that cuda_tune has made; those whose operands overlap */
+static void (*multiply)(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc);
+static void see_operands(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
+{
+    const char *behind = (char *)a.p + fp8_bytes(a.rows, a.cols, a.scaling);
+    timed++;
+    torn += behind > (char *)b.p || (char *)a.p < (char *)c.p + mat_bytes(c);
+    multiply(d, c, a, b, bias, acc);
+}
+
+/* Products of an expert's few rows are timed, whose scales may be more than their numbers. */
+static void test_tune(void)
+{
+    Device counting;
+    Products p = {0};
+    Algorithms list = {0};
+    size_t bytes = 1 << 16;
+    void *room = gpu.take(&gpu, bytes);
+    null_open(&counting, F32);
+    products_watch(&counting, &p);
+    for (int64_t rows = 4; rows <= 20; rows += 4)
+        counting.fp8_matmul(&counting, mat(NULL, rows, 48, BF16),
+                            (Mat8){.rows = rows, .cols = 32, .format = E5M2, .scaling = blocks},
+                            (Mat8){.rows = 48, .cols = 32, .scaling = linear_weights(blocks)}, none, 0);
+    multiply = gpu.fp8_matmul;
+    gpu.fp8_matmul = see_operands;
+    cuda_tune(&gpu, &p, &list, 8, room, bytes);
+    gpu.fp8_matmul = multiply;
+    CHECK(timed == 5 && list.n == 5 && !torn, "%d products were made, %d timed, operands of %d overlap",
+          (int)timed, (int)list.n, (int)torn);
+    gpu.give(&gpu, room, bytes);
+    products_close(&p);
+    algorithms_close(&list);
+}
+
 /* Bytes of the larger of a cast matrix and its transpose, a multiple of 16. */
 static size_t cast_bytes(int64_t rows, int64_t cols, Fp8Scaling scaling)
 {
@@ -531,6 +567,7 @@ int main(void)
     test_fp8_twin();
     test_blocks_twin();
     test_expert_rows();
+    test_tune();
     test_fp8_act();
     test_fp8_norm();
     cuda_close(&gpu);
