@@ -5,7 +5,8 @@
  * holds experts [r E/ep, (r+1) E/ep); the ranks of the group etp hold parts of the same experts' matrices, so
  * each of them needs all rows of these experts. Pairs are sorted by expert, rows in order within an expert;
  * `sorted` matrices hold one row a pair, in this order. Where experts have a capacity, dropped pairs are not
- * among the sorted ones, and an expert's pairs may be followed by empty ones, whose rows are zeros.
+ * among the sorted ones. An expert's pairs may be followed by empty ones, whose rows are zeros: up to its
+ * capacity, or to a number of rows that products ask for (`piece`).
  *
  * Messages have exact sizes, which follow from the choices: the host reads these, and the ranks exchange how
  * many pairs each has for each expert. A rank sends at most `window` pairs to another rank in a round, which
@@ -39,6 +40,7 @@ typedef struct {
     Comm *ep, *etp;
     int experts, local, topk;  /* E; E / ep; choices of a row */
     int64_t most;              /* rows of a dispatch, at most */
+    int64_t piece;             /* a rank's pairs for an expert, in any round, are a multiple of this */
     int hot;                   /* bool: in counting runs all rows choose experts of this rank */
     int gather;                /* bool: rows are gathered */
     /* The dispatch that is under way, on the host. */
@@ -93,9 +95,11 @@ static inline int32_t experts_chosen(int32_t choice) { return choice < 0 ? -1 - 
  *   experts  in   global    E, a multiple of ep's size
  *   topk     in   global    choices of a row
  *   most     in   global    R, at most
+ *   piece    in   global    a rank's pairs for an expert, in any round, are made up to a multiple of this by
+ *                           empty ones; 1: there are none
  *   gather   in   global    bool: rows are gathered
  *   limit    in   global    of dispatches of `most` rows, at most; NULL: no dispatch has one */
-void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_t most,
+void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_t most, int64_t piece,
                   int gather, const ExpertsLimit *limit);
 void experts_close(Experts *x);
 

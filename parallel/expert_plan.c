@@ -7,32 +7,29 @@
 static int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t more(int64_t a, int64_t b) { return a > b ? a : b; }
 
+/* The next multiple of the pieces that an expert's pairs come in. */
+static int64_t whole(const Experts *x, int64_t pairs) { return up(pairs, x->piece) * x->piece; }
+
 /* Sorted pairs of one expert that a rank has, at most: of `rows` rows, each has one at most. */
-static int64_t pairs_of_one(int64_t rows, const ExpertsLimit *l)
+static int64_t pairs_of_one(const Experts *x, int64_t rows, const ExpertsLimit *l)
 {
     int64_t n = l ? least(rows, l->capacity) : rows;
-    return l && l->pad ? more(n, l->share) : n;
+    return whole(x, l && l->pad ? more(n, l->share) : n);
 }
 
-/* Sorted pairs of a rank, at most. */
-static int64_t most_pairs(const Experts *x, int64_t rows, const ExpertsLimit *l)
+/* Sorted pairs of a rank for n experts, at most. */
+static int64_t most_of(const Experts *x, int64_t n, int64_t rows, const ExpertsLimit *l)
 {
-    int64_t chosen = least(rows * x->topk, x->experts * pairs_of_one(rows, l));
-    return l && l->pad ? least(chosen + x->experts * l->share, x->experts * pairs_of_one(rows, l)) : chosen;
-}
-
-/* Pairs that a rank has for another one, at most. */
-static int64_t most_for_one(const Experts *x, int64_t rows, const ExpertsLimit *l)
-{
-    int64_t n = x->local * pairs_of_one(rows, l);
-    return l && l->pad ? n : least(n, rows * x->topk);
+    int64_t empty = (l && l->pad ? l->share : 0) + x->piece - 1;
+    return least(rows * x->topk + n * empty, n * pairs_of_one(x, rows, l));
 }
 
 /* A quarter more than a balanced share, so that one round is the rule, but not more than can be needed. */
 static int64_t window_of(const Experts *x, int64_t rows, const ExpertsLimit *l)
 {
     int64_t balanced = l && l->pad ? more(rows * x->topk, x->experts * l->share) : rows * x->topk;
-    return least(most_for_one(x, rows, l), up(5 * balanced, 4 * x->ep->size));
+    balanced += x->experts * (x->piece - 1);
+    return whole(x, least(most_of(x, x->local, rows, l), up(5 * balanced, 4 * x->ep->size)));
 }
 
 int experts_tokens(const Experts *x)
@@ -43,14 +40,14 @@ int experts_tokens(const Experts *x)
 int experts_alone(const Experts *x) { return x->ep->size * x->etp->size == 1; }
 int experts_mixed(const Experts *x) { return x->local > 1 && !experts_alone(x); }
 
-void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_t most,
+void experts_open(Experts *x, Comm *ep, Comm *etp, int experts, int topk, int64_t most, int64_t piece,
                   int gather, const ExpertsLimit *limit)
 {
     int64_t pairs = most * topk;
     BUG_ON(experts % ep->size || topk > experts);
     *x = (Experts){.ep = ep, .etp = etp, .experts = experts, .local = experts / ep->size, .topk = topk,
-                   .most = most, .gather = gather};
-    int64_t sorted = more(pairs, most_pairs(x, most, limit));
+                   .most = most, .piece = piece, .gather = gather};
+    int64_t sorted = more(most_of(x, experts, most, NULL), most_of(x, experts, most, limit));
     x->choice = xcalloc((size_t)pairs + 1, sizeof *x->choice);
     x->place = xcalloc((size_t)pairs + 1, sizeof *x->place);
     x->pair = xcalloc((size_t)sorted + 1, sizeof *x->pair);
@@ -94,12 +91,14 @@ int64_t experts_room_of_one(const Experts *x)
 
 /* ---- the plan of a dispatch ---- */
 
-/* The empty pairs of an expert, which has n pairs of this rank. */
-static int64_t empty_pairs(const ExpertsLimit *l, int e, int64_t n)
+/* The empty pairs of an expert, which has n pairs of this rank: those of the limit, and those that make up
+ * the last piece. */
+static int64_t empty_pairs(const Experts *x, const ExpertsLimit *l, int e, int64_t n)
 {
-    if (!l || !l->pad)
-        return 0;
-    return l->fill ? l->fill[e] : more(0, l->share - n);
+    int64_t empty = 0;
+    if (l && l->pad)
+        empty = l->fill ? l->fill[e] : more(0, l->share - n);
+    return whole(x, n + empty) - n;
 }
 
 /* Sorts the pairs by expert: a counting sort, in which rows stay in order and empty pairs come last. */
@@ -113,8 +112,8 @@ static void sort_pairs(Experts *x, const ExpertsLimit *l)
             x->mine[x->choice[i]]++;
     }
     for (int e = 0; e < x->experts; e++) {
-        int64_t empty = empty_pairs(l, e, x->mine[e]), end = at + x->mine[e] + empty;
-        BUG_ON(end > x->most_pairs || x->mine[e] + empty > pairs_of_one(x->rows, l));
+        int64_t empty = empty_pairs(x, l, e, x->mine[e]), end = at + x->mine[e] + empty;
+        BUG_ON(end > x->most_pairs || x->mine[e] + empty > pairs_of_one(x, x->rows, l));
         next[e] = at;
         if (e % x->local == 0)
             x->first[e / x->local] = at;
@@ -187,8 +186,8 @@ void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, in
     x->rows = rows;
     x->bound = bound;
     x->window = window_of(x, bound, limit);
-    x->most_pairs = most_pairs(x, bound, limit);
-    x->most_of_one = pairs_of_one(bound, limit);
+    x->most_pairs = most_of(x, x->experts, bound, limit);
+    x->most_of_one = pairs_of_one(x, bound, limit);
     if (choice)
         d->get(d, x->choice, choice, (size_t)(rows * x->topk) * sizeof *choice);
     else
@@ -203,7 +202,7 @@ void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, in
     for (int r = 0; r < x->ep->size; r++)
         largest = x->first[r + 1] - x->first[r] > largest ? x->first[r + 1] - x->first[r] : largest;
     /* a counting run has the memory of a later round, if there can be one */
-    int64_t fewest = choice || x->window == most_for_one(x, bound, limit) ? 1 : 2;
+    int64_t fewest = choice || x->window >= most_of(x, x->local, bound, limit) ? 1 : 2;
     x->rounds = largest ? more(fewest, up(largest, x->window)) : fewest;
     x->ep->wait(x->ep, x->ep->all_reduce(x->ep, &x->rounds, 1, I64, OP_MAX));
     x->etp->wait(x->etp, x->etp->all_reduce(x->etp, &x->rounds, 1, I64, OP_MAX));

@@ -477,6 +477,8 @@ void precision_open(Model *m, int recast, Arena *run);
 /* Whether copies of FP8 weights are worth their memory: several microbatches a step, weights not
  * sharded. */
 int precision_keeps(const Config *cfg);
+/* Rows of an expert that a rank sends are a multiple of this. */
+int64_t precision_rows_piece(const Config *cfg);
 /* Number of linear layers of this rank's parts: nparts * LINEARS, part by part. */
 int64_t precision_linears(const Model *m);
 /* The weight of linear layer i of these, of a layer's experts that of the first; NULL: there is none, or it

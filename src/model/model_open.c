@@ -160,6 +160,7 @@ static void open_experts(Model *m, int64_t length, Arena *run)
     for (int i = 0; i <= (m->pair.fiber != NULL); i++) {
         experts_open(&lane[i]->experts, &m->grid->expert[EXPERT_EP], &m->grid->expert[EXPERT_TP],
                      (int)c->num_moe_experts, (int)c->moe_router_topk, rows > length ? rows : length,
+                     precision_rows_piece(c),
                      c->moe_token_dispatcher_type == MOE_TOKEN_DISPATCHER_TYPE_ALLGATHER, has);
         lane[i]->experts.turns = m->pair.fiber;
         lane[i]->experts.hot = c->moe_router_force == MOE_ROUTER_FORCE_HOT ||

@@ -18,7 +18,8 @@
  * The experts of a layer have the scales of one linear layer together, so that an expert which no token has
  * visited for long has scales, too. The rows and weights of one expert are cast at a time. Copies of their
  * weights are not kept: with a scale from the matrix itself the next expert's cast replaces it. An expert
- * may have any number of rows; sums over them run over the next multiple of 16, filled up with zeros. The
+ * may have any number of rows, with blocks of 128 any multiple of four: the dispatch makes up the rest with
+ * rows of zeros (expert.h). Sums over rows run over the next multiple of 16 or 32, filled up with zeros. The
  * ranks of tp and data together hold all experts of a layer. */
 #include "model.h"
 #include <stdlib.h>
@@ -45,6 +46,11 @@ static Fp8Scaling scaling_of(const Config *c)
     case FP8_RECIPE_MXFP8:     return FP8_MX;
     default:                   return FP8_OWN;
     }
+}
+
+int64_t precision_rows_piece(const Config *c)
+{
+    return c->fp8 == FP8_NONE ? 1 : fp8_rows_piece(scaling_of(c));
 }
 
 /* Whether this layer is multiplied in FP8. */

@@ -1,6 +1,6 @@
 /* test_expert -- what arrives where: the dispatch of rows to experts and back, under a launcher, against an
- * oracle over all ranks in exact integers. Eight workloads; both dispatchers; every ep x etp that divides the
- * world. */
+ * oracle over all ranks in exact integers. Eight workloads; both dispatchers; experts with any number of rows
+ * and with multiples of four; every ep x etp that divides the world. */
 #include "expert.h"
 #include "grid.h"
 #include "job.h"
@@ -47,7 +47,8 @@ static double pair_of(int who, int64_t row, int j, int col)
     return who * 4096.0 * 4 + (double)row * 64 + j * 4 + col;
 }
 
-/* Rows of one expert of this rank in a round, by the definition: ranks of etp, of ep, then their rows.
+/* Rows of one expert of this rank in a round, by the definition: ranks of etp, of ep, then their rows, and
+ * behind those of a rank rows of zeros up to the next piece.
  * Counts the pairs of a source in the order of experts to find its round. Writes [n][COLS] to want. */
 static int64_t oracle(const Case *c, const Experts *x, const int *member, int64_t round, int expert,
                       double *want)
@@ -57,7 +58,7 @@ static int64_t oracle(const Case *c, const Experts *x, const int *member, int64_
         for (int r = 0; r < x->ep->size; r++) {
             int who = member[t * x->ep->size + r];
             int64_t place = 0;
-            for (int e = expert / x->local * x->local; e <= expert; e++)
+            for (int e = expert / x->local * x->local; e <= expert; e++) {
                 for (int64_t row = 0; row < rows_of(c, who); row++)
                     for (int j = 0; j < c->topk; j++) {
                         if (expert_of(c, who, row, j) != e)
@@ -67,6 +68,13 @@ static int64_t oracle(const Case *c, const Experts *x, const int *member, int64_
                             want[n * COLS + col] = pair_of(who, row, j, col);
                         n += here;
                     }
+                while (place % x->piece) {
+                    int here = place++ / x->window == round && e == expert;
+                    for (int col = 0; here && col < COLS; col++)
+                        want[n * COLS + col] = 0;
+                    n += here;
+                }
+            }
         }
     return n;
 }
@@ -133,6 +141,8 @@ static void check_arrived(const Experts *x, const Case *c, const int *member, co
         int64_t due = oracle(c, x, member, round, x->ep->rank * x->local + l, s->want);
         CHECK(have == due && from == at, "%s, expert %d: %ld rows from %ld, want %ld from %ld",
               workload_name[c->load], l, (long)have, (long)from, (long)due, (long)at);
+        CHECK(have % x->piece == 0, "%s, expert %d: %ld rows, which are no multiple of %ld",
+              workload_name[c->load], l, (long)have, (long)x->piece);
         at += have;
         for (int64_t i = 0; i < have * COLS && have == due; i++)
             bad += ((double *)mat_at(s->out, from, 0))[i] != s->want[i];
@@ -194,7 +204,7 @@ static void check_case(Device *d, Experts *x, const Case *c, const int *member, 
           "rows for a rank that nobody chose");
 }
 
-static void check_grid(Device *d, int ep, int etp, int gather, Arena *mem)
+static void check_grid(Device *d, int ep, int etp, int gather, int64_t piece, Arena *mem)
 {
     GridSpec spec = {.size = {1, 1, 1, world, 1}, .experts = 1, .ep = ep, .etp = etp};
     Grid g;
@@ -207,8 +217,8 @@ static void check_grid(Device *d, int ep, int etp, int gather, Arena *mem)
             Case c = {(Workload)load, experts[step] * (8 % ep ? ep : 1), topks[step], step};
             Experts x;
             c.topk = load == ALL_EXPERTS ? c.experts : c.topk;
-            experts_open(&x, &g.expert[EXPERT_EP], &g.expert[EXPERT_TP], c.experts, c.topk, MOST, gather,
-                         NULL);
+            experts_open(&x, &g.expert[EXPERT_EP], &g.expert[EXPERT_TP], c.experts, c.topk, MOST, piece,
+                         gather, NULL);
             sources(&x, member);
             check_case(d, &x, &c, member, mem);
             experts_close(&x);
@@ -227,8 +237,8 @@ int main(void)
     for (int ep = 1; ep <= world; ep++)
         for (int etp = 1; etp <= world / ep; etp++)
             if (world % (ep * etp) == 0)
-                for (int gather = 0; gather < 2; gather++)
-                    check_grid(&d, ep, etp, gather, &mem);
+                for (int i = 0; i < 4; i++)
+                    check_grid(&d, ep, etp, i % 2, i < 2 ? 1 : 4, &mem);
     arena_close(&mem);
     cpu_close(&d);
     return rank ? test_failures != 0 : test_end();
