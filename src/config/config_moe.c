@@ -142,12 +142,7 @@ static void rules_expert_fp8(Check *k)
          c->fp8 != FP8_NONE && shared % (piece * tp),
          "%ld is not a multiple of %ld x tensor_model_parallel_size %ld, as %s asks; nearest: %s", shared,
          piece, tp, asks, check_nearest_multiples(piece * tp, shared));
-    int blocks = c->fp8 != FP8_NONE && c->fp8_recipe == FP8_RECIPE_BLOCKWISE,
-        mx = c->fp8 != FP8_NONE && c->fp8_recipe == FP8_RECIPE_MXFP8;
-    RULE(ON3(fp8_recipe, num_moe_experts, device), (blocks || mx) && c->device == DEVICE_CUDA,
-         "%s does not go with num_moe_experts on a GPU: cuBLASLt multiplies blocks of rows in %s, "
-         "and an expert may have any number of rows; use delayed or tensorwise, or device: cpu",
-         mx ? "mxfp8" : "blockwise", mx ? "pieces of 32" : "fours");
+    int blocks = c->fp8 != FP8_NONE && c->fp8_recipe == FP8_RECIPE_BLOCKWISE;
     RULE(ON3(moe_ffn_hidden_size, fp8_recipe, expert_tensor_parallel_size),
          blocks && c->moe_ffn_hidden_size % (128 * etp),
          "%ld is not a multiple of 128 x expert_tensor_parallel_size %ld, as fp8_recipe blockwise asks; "

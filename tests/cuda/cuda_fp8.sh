@@ -126,6 +126,14 @@ copy
 # shellcheck disable=SC2086
 try "3 more on tensor_model_parallel_size=2" train other 2 $model tensor_model_parallel_size=2 load=latest
 try "are as those of one rank" close_to whole other
+# Experts whose rows of zeros lie elsewhere on two ranks
+# shellcheck disable=SC2086
+experts() { # options...
+    begin 0 "num_moe_experts=4 add_bias_linear=false global_batch_size=8 $*"
+    copy
+    try "3 more on expert_model_parallel_size=2" train other 2 $model expert_model_parallel_size=2 load=latest
+    try "are as those of one rank" close_to whole other
+}
 refused() { # CAPABILITY RECIPE: a GPU of this compute capability does not have the recipe
     rm -rf "$work/other"
     EMULATION_CAPABILITY=$1 train other 1 "fp8_recipe=$2" micro_batch_size=2 > /dev/null && return 1
@@ -134,5 +142,8 @@ refused() { # CAPABILITY RECIPE: a GPU of this compute capability does not have 
 if [ "$device" = cuda ]; then
     try "mxfp8 is refused before 10.0" refused 90 mxfp8
     try "blockwise is refused after 9.0" refused 100 blockwise
+else                           # on the GPU: tests/cuda/cuda_layouts.sh
+    experts fp8_recipe=mxfp8 micro_batch_size=2 moe_ffn_hidden_size=64
+    experts fp8_recipe=blockwise moe_ffn_hidden_size=128
 fi
 [ $fail = 0 ]

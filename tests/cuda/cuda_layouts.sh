@@ -36,6 +36,9 @@ layouts() {
         -e 's/ experts/ num_moe_experts=8 moe_ffn_hidden_size=32/; s/ shared/ add_bias_linear=false moe_shared_expert_intermediate_size=64/; s/ top=/ moe_router_topk=/' \
         -e 's/ std=/ init_method_std=/; s/ aux=/ moe_aux_loss_coeff=/; s/ ep=/ expert_model_parallel_size=/; s/ etp=/ expert_tensor_parallel_size=/; s/ turns/ overlap_moe_expert_parallel_comm=true/' \
         -e "s/ cp=/ context_parallel_size=/; s/kind=/cp_comm_type=/; s#documents#reset_attention_mask=true reset_position_ids=true data_path=$work/short#" \
+        -e 's/ blocks/ fp8=hybrid fp8_recipe=blockwise micro_batch_size=2 ffn_hidden_size=256 kv_channels=128 moe_ffn_hidden_size=256/' \
+        -e 's/ mx/ fp8=hybrid fp8_recipe=mxfp8 micro_batch_size=4 global_batch_size=16 moe_ffn_hidden_size=64/' \
+        -e '/blockwise/s/moe_shared_expert_intermediate_size=64/moe_shared_expert_intermediate_size=256/' \
         -e 's/ bf16/ params_dtype=bf16 lr=0.0001/; s/heads=/hierarchical_context_parallel_sizes=/' \
         -e 's/tp=/tensor_model_parallel_size=/; s/pp=/pipeline_model_parallel_size=/; s/ sp / sequence_parallel=true /; s/zero=/data_parallel_sharding_strategy=/' \
         -e 's/overlap$/overlap_grad_reduce=true overlap_param_gather=true/; s/schedule=/pipeline_schedule=/; s/ staged/ distributed_backend=staged/' \
@@ -160,6 +163,16 @@ layouts() {
 2 biases pp=2 schedule=zb-h1 bf16 fp8=hybrid fp8_recipe=tensorwise
 * 4 qwen tp=2 sp ep=2 bf16 fp8=hybrid
 4 deepseek cp=2 ep=4 zero=optim_grads_params bf16 fp8=hybrid staged
+1 mixtral bf16 blocks
+* 4 qwen tp=2 sp ep=2 bf16 blocks tp_comm_overlap=true
+2 deepseek ep=2 bf16 blocks fp8=e4m3 moe_token_dispatcher_type=allgather full
+2 biases pp=2 schedule=zb-h1 bf16 blocks moe_expert_capacity_factor=1 moe_pad_expert_input_to_capacity=true
+4 mixtral cp=2 ep=4 zero=optim_grads_params bf16 blocks staged
+1 mixtral bf16 mx
+* 4 qwen tp=2 sp ep=2 bf16 mx
+2 deepseek ep=2 bf16 mx moe_token_dispatcher_type=allgather full
+2 biases pp=2 schedule=zb-h1 bf16 mx moe_expert_capacity_factor=1 moe_pad_expert_input_to_capacity=true
+4 mixtral cp=2 ep=4 zero=optim_grads_params bf16 mx staged
 LAYOUTS
 }
 # loss and norm of every step, from metrics.jsonl; with experts also the router's entropy and the balance loss
