@@ -212,18 +212,24 @@ int config_fp8_piece(const Config *c, const char **asks)
     return mx ? 32 : 16;
 }
 
-/* Checks that a rank's tokens are whole pieces, over which weight gradients sum. Where products overlap with
- * messages it multiplies one rank's rows at a time: with mxfp8 these have whole tiles of scales. */
+/* Checks that a rank's tokens are whole pieces, over which weight gradients sum, with blockwise multiples of
+ * four. Where products overlap with messages it multiplies one rank's rows at a time: with mxfp8 these have
+ * whole tiles of scales. */
 static void rules_fp8_tokens(Check *k)
 {
     Config *c = k->cfg;
     const char *asks;
-    int mx = c->fp8_recipe == FP8_RECIPE_MXFP8;
-    int64_t tokens = c->micro_batch_size * c->seq_length, cp = mx ? c->context_parallel_size : 1;
-    int64_t piece = cp * config_fp8_piece(c, &asks), rows = mx ? 128 * cp : 16;
-    int64_t tp = c->tensor_model_parallel_size;
+    int64_t tokens = c->micro_batch_size * c->seq_length, cp = c->context_parallel_size;
+    int64_t piece = config_fp8_piece(c, &asks), rows = piece, tp = c->tensor_model_parallel_size;
     if (!check_usable(k, ON1(context_parallel_size)))
         return;
+    if (c->fp8_recipe == FP8_RECIPE_MXFP8) {
+        piece *= cp;
+        rows = 128 * cp;
+    } else if (c->fp8_recipe == FP8_RECIPE_BLOCKWISE && 4 * cp > piece) {
+        piece = rows = 4 * cp;
+        asks = "fp8_recipe blockwise";
+    }
     RULE(ON3(micro_batch_size, seq_length, fp8), tokens % piece,
          "%ld x seq_length %ld is not a multiple of %ld, as %s asks", c->micro_batch_size, c->seq_length,
          piece, asks);

@@ -47,6 +47,9 @@ static const Case cases[] = {
      "kv_channels: a rank has 64 columns of queries and 64 of keys, and fp8_recipe blockwise with "
      "tensor_model_parallel_size 2 asks for multiples of 128; use kv_channels 128"},
     {BLOCKS(256, 128, 2), 2, NULL},
+    {BLOCKS(128, 16, 1) "|context_parallel_size=8", 8,
+     "1 x seq_length 16 is not a multiple of 32, as fp8_recipe blockwise asks"},
+    {BLOCKS(128, 16, 1) "|context_parallel_size=4", 4, NULL},
 #undef BLOCKS
 #define MX(ffn, channels, seq, micro, tp)                                                                    \
     FP8(ffn, channels, seq, micro) "|fp8_recipe=mxfp8|tensor_model_parallel_size=" #tp
