@@ -1,10 +1,12 @@
 /* test_cuda_tensor -- products of the tensor group computed block by block (tp_comm_overlap) against the
- * same products computed whole and against F64, on a GPU, in BF16 and FP8
+ * same products computed whole and against F64, on a GPU, in BF16 and FP8, with one scale a matrix and with
+ * those of blocks that this GPU multiplies
  *
  *   test_cuda_tensor [staged|nccl]     under a launcher, any number of ranks
  *
  * The rows of rank r are 4^r times as large as those of rank 0, so that a block that is multiplied with
  * another block's scale is off by a factor. */
+#include "cuda.h"
 #include "grid.h"
 #include "half.h"
 #include "job.h"
@@ -12,14 +14,15 @@
 #include "test.h"
 #include <math.h>
 
-enum { R = 32, IN = 64, OUT = 96 };    /* a rank's rows, and its columns of a layer's input and output */
+enum { IN = 160, OUT = 288 };          /* a rank's columns of a layer's input and output */
 
 static Device dev, own;
 static Grid grid;
 static Comm one;
 static TensorGroup group;
 static Arena mem, scratch;
-static int T, activations;             /* rows of all ranks; activations computed in passes of their own */
+static int R, T;                       /* rows of a rank, of all */
+static int activations;                /* computed in passes of their own */
 
 static double cell(int seed, int64_t i) { return 2 * rng_uniform(7, (uint64_t)seed, (uint64_t)i) - 1; }
 
@@ -95,12 +98,12 @@ static void count_act_bwd(Device *d, Mat dh, Mat da, Mat h, ActKind kind)
 static void near(const char *what, Precision p, Mat blocks, Mat whole, const double *exact)
 {
     double *want = seen(whole);
-    /* delayed scales are the same for every block; a current scale of a block is finer than that of all
-     * rows */
+    /* delayed scales are the same for every block of rows, and those of blocks of a row have no other rows; a
+     * scale of a block of rows is finer than that of all rows */
     double same = p.fp8 && p.scaling == FP8_OWN ? 0.15 : 1.0 / 64,
            e[2] = {off(blocks, want), exact ? off(blocks, exact) : 0};
-    CHECK(e[0] <= same, "%s, fp8 %d, delayed %d: blocks are %g off the whole", what, p.fp8, p.scaling, e[0]);
-    CHECK(e[1] <= (p.fp8 ? 0.15 : 1.0 / 64), "%s, fp8 %d, delayed %d: blocks are %g off", what, p.fp8,
+    CHECK(e[0] <= same, "%s, fp8 %d, scaling %d: blocks are %g off the whole", what, p.fp8, p.scaling, e[0]);
+    CHECK(e[1] <= (p.fp8 ? 0.15 : 1.0 / 64), "%s, fp8 %d, scaling %d: blocks are %g off", what, p.fp8,
           p.scaling, e[1]);
     free(want);
 }
@@ -145,8 +148,8 @@ static void gathers(Precision p)
     arena_reset(&mem, mark);
 }
 
-/* Products that begin the row region: their rows are reduce-scattered over the ranks. Their input has
- * one scale. */
+/* Products that begin the row region: their rows are reduce-scattered over the ranks. Their input is cast as
+ * a whole. */
 static void scatters(Precision p)
 {
     size_t mark = mem.used;
@@ -160,8 +163,8 @@ static void scatters(Precision p)
         tensor_wait(&group, column_linear_bwd_x(&dev, &group, &scratch, dx[k], x, v, p));
         arena_reset(&scratch, 0);
     }
-    p.scaling =
-        p.fp8 ? FP8_DELAYED : FP8_OWN; /* the input has one scale for all blocks, as with delayed scales */
+    if (p.fp8 && p.scaling == FP8_OWN)
+        p.scaling = FP8_DELAYED;       /* the input has one scale for all blocks, as with delayed scales */
     near("linear, scatter", p, y[1], y[0], NULL);
     near("matmul, scatter", p, dx[1], dx[0], NULL);
     arena_reset(&mem, mark);
@@ -187,6 +190,9 @@ int main(int argc, char **argv)
     Comm *tp = &grid.axis[AXIS_TP];
     group = (TensorGroup){.tp = tp, .rows = tp, .sum = &one, .sent = xcalloc((size_t)world, sizeof(Token)),
                           .come = xcalloc((size_t)world, sizeof(Token))};
+    const Cuda *c = cuda_of(&dev);
+    const Fp8Scaling blocks = c->major < 10 ? FP8_VECTORS : FP8_MX;
+    R = blocks == FP8_MX ? FP8_BLOCK : 32;         /* a tile of scales is of one rank's rows */
     T = world * R;
     device_arena(&dev, &mem, "matrices", (size_t)T * OUT * 2 * 24 + (1 << 20));
     device_arena(&dev, &scratch, "scratch", (size_t)T * OUT * 2 * 8);
@@ -198,6 +204,9 @@ int main(int argc, char **argv)
     scatters(p);
     dev.fp8_next(&dev, scale, 3, 1, 1);        /* the products above have left their magnitudes */
     p.scaling = FP8_DELAYED;
+    gathers(p);
+    scatters(p);
+    p = (Precision){.fp8 = 1, .scaling = blocks};
     gathers(p);
     scatters(p);
     device_arena_close(&dev, &scratch);
