@@ -85,10 +85,13 @@ static int rank_0_first(int code)
 static int dispatch(int argc, char **argv)
 {
     int rank;
-    if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
-        return command_help(0, NULL), argc < 2 ? EXIT_CONFIG : EXIT_DONE;
     if (job_launched(&rank) > 1 && rank)
         die_hooks(NULL, rank_0_first, NULL);
+    if (argc < 2)
+        die(EXIT_CONFIG, "usage", "train without a configuration and without a command does nothing; change: "
+            "`train CONFIG.yaml`; `train help` lists the commands");
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
+        return command_help(0, NULL);
     if (!strcmp(argv[1], "--version"))
         return puts(config_build_id()), puts(cuda_built()), EXIT_DONE;
     const Command *c = commands_find(argv[1]);

@@ -39,6 +39,7 @@ says() {
 }
 
 # questions
+says 2 'train help'
 says 0 '^gridiron ' --version
 says 2 'train --version' version
 says 2 'train --version' -v
