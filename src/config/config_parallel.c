@@ -263,7 +263,8 @@ static void rules_even(Check *k, int64_t p, int64_t v)
     int ends = c->account_for_embedding_in_pipeline_split + c->account_for_loss_in_pipeline_split;
     int64_t all = c->num_layers + ends, n = p * v, below = all / n * n - ends;
     RULE(ON3(num_layers, pipeline_model_parallel_size, num_virtual_stages_per_pipeline_rank), all % n,
-         "%ld layers%s do not divide into pipeline %ld x %ld virtual stages; nearest number of layers: %s",
+         "%ld layers%s do not divide into pipeline %ld x %ld virtual stages; nearest number of layers: %s; "
+         "pipeline_balance: cost shares out any number",
          c->num_layers,
          ends == 2 ? " and embedding and loss counted as one each"
          : ends    ? " and one end counted as one"
