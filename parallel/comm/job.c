@@ -79,7 +79,7 @@ void job_page_open(int fd, int ranks, int local, int rank)
     atomic_store(&m->state, RUNNING);
 }
 
-int job_here(void) { return page != NULL; }
+int job_here(void) { return abort_hook != NULL; }
 int job_ranks(void) { return page ? page->ranks : 1; }
 int job_local(void) { return mine; }
 int job_pid(void) { return page->member[mine].pid; }

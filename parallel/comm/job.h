@@ -34,13 +34,14 @@ void job_leave(void);
 /* Waits, at most `seconds`, until every rank of the host has said goodbye. Returns whether all have. */
 int job_all_left(double seconds);
 
-/* Call it first: makes this process end with its launcher, if it has one, and sets crash.h's handlers. */
+/* Call it first: makes this process end with its launcher, if it has one, and sets crash.h's handlers. The
+ * only rank of a job of scripts/launch opens its page and flight record here; nobody watches over it. */
 void job_begin(void);
 /* Tells scripts/launch, if it has started this process: "together" (all ranks have found each other and
  * listen to signals, or one rank alone runs this command), "code N" (the code with which the job ends). */
 void job_tell(const char *text);
 
-int job_here(void);              /* whether there is a page */
+int job_here(void);              /* whether job_watch watches over this process */
 int job_ranks(void);             /* on this host; 1 without a page */
 int job_local(void);             /* this rank's place among them */
 int job_pid(void);               /* of the process that opened the page */

@@ -1,5 +1,6 @@
 /* launched -- how a process begins: with its launcher, whose number of ranks the environment says */
 #include "crash.h"
+#include "flight.h"
 #include "job.h"
 #include <signal.h>
 #include <stdlib.h>
@@ -24,7 +25,12 @@ int job_launched(int *rank)
 void job_begin(void)
 {
     int rank;
-    if (job_launched(&rank) > 1 || getenv("OMPI_COMM_WORLD_SIZE"))
+    int ranks = job_launched(&rank);
+    if (ranks > 1 || getenv("OMPI_COMM_WORLD_SIZE"))
         prctl(PR_SET_PDEATHSIG, SIGKILL);      /* no rank outlives its launcher */
     crash_listen();
+    if (ranks == 1 && getenv("GRIDIRON_PAGE")) {       /* with more ranks, comm_mpi.c opens both */
+        job_page_open(job_page_make(1, 0), 1, 0, 0);
+        flight_open(flight_make(1, 0), 1, 0, 0, 1, 0);
+    }
 }

@@ -43,6 +43,15 @@ rm -rf "$work/run"
 FAULT='-2 F 7 0' TRAIN=$faulty "$launch" -n 4 "$work/tiny.yaml" $layout save="$work/run" > "$work/log" 2>&1
 says all '4 of 4 ranks' '^ *[0-3] .*, in F0.0 of iteration 7'
 
+# a rank alone
+rm -rf "$work/run"
+FAULT='0 B 6 0' TRAIN=$faulty "$launch" -n 1 "$work/tiny.yaml" save="$work/run" > "$work/log" 2>&1
+[ $? = 7 ] && grep -q '^error\[rank-lost\] rank 0 (signal 9) died in B0.0 of iteration 6; change: ' "$work/log" || fail "one rank"
+"$real" flight "$work/run" > "$work/said" 2>&1 || fail "one rank: train flight ends with $?"
+for pattern in '1 of 1 ranks' '^ *0 .*, in B0.0 of iteration 6'; do
+    grep -q "$pattern" "$work/said" || fail "one rank: not said: $pattern"
+done
+
 # a run that ends as it should leaves none
 rm -rf "$work/run"
 # shellcheck disable=SC2086

@@ -1,4 +1,4 @@
-# tests/parallel/planned.sh -- sourced by tests of scripts/launch --restarts, after tiny.sh and same.sh: jobs of four ranks
+# tests/parallel/planned.sh -- sourced by tests of scripts/launch --restarts, after tiny.sh and same.sh: jobs of four ranks, or `ranks`,
 # with a fault planned for each start, beside undisturbed runs of the same two layouts. $work, $launch, $train and $faulty
 # are set; the test makes $work/tiny.yaml.
 # shellcheck shell=sh disable=SC2154
@@ -34,13 +34,14 @@ SH
 chmod +x "$work/train"
 
 under=''                # command that starts the launcher
+ranks=4                 # of a job
 # run CODE PLAN RESTARTS SETTING... -- the job ends with CODE; nothing is left of it
 run() {
     code=$1 plan=$2 restarts=$3; shift 3
     rm -rf "$work/run" "$work"/starts.* "$FAULT_DIR"
     mkdir "$FAULT_DIR"
     printf "$plan" > "$work/plan"
-    TRAIN=$work/train timeout 280 $under "$launch" -n 4 --restarts "$restarts" "$work/tiny.yaml" save="$work/run" "$@" > "$work/log" 2>&1
+    TRAIN=$work/train timeout 280 $under "$launch" -n $ranks --restarts "$restarts" "$work/tiny.yaml" save="$work/run" "$@" > "$work/log" 2>&1
     rc=$?
     [ $rc = "$code" ] || fail "$plan $*: code $rc, not $code"
     rm -f "$work"/before.*

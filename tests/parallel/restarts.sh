@@ -41,6 +41,11 @@ if [ -z "${1:-}" ]; then
     [ "$(restarted)" = 2 ] || fail "two steps of one error line"
     run 93 '3 B 5 0 die\n3 B 5 0 die\n' 5 $model       # the same line at the same step
     grep -q '^error\[crash-loop\] died twice in the same way at step 5: error\[memory\]' "$work/log" || fail "one step"
+    ranks=1                                             # the launcher alone sees these: two steps of one cause
+    run 0 '0 B 5 0\n0 B 6 0\n' 5
+    [ "$(grep -c '^restart .* rank 0 .*died in B0.0 of iteration [56]; .* goes on after iteration 3 ' "$work/log")" = 2 ] ||
+        fail "two steps of a rank that has no other beside it"
+    ranks=4
     run 93 '3 B 5 0\n2 F 5 0\n1 B 4 0\n0 F 5 0\n' 9 $model        # three restarts without a new step
     causes='1: code 7, .* rank 2 .*; 2: code 7, .* rank 1 .*; 3: code 7, .* rank 0 '
     [ "$(errors)" = 1 ] && [ "$(restarted)" = 3 ] && grep -q "^error\[crash-loop\] three restarts .*the furthest: 5); $causes.*; change: " \
