@@ -43,6 +43,16 @@ check type      8 "$mismatch, all_reduce of 64 F[36][24]: rank [0-3] of the worl
 check message   8 "$mismatch, recv of 65 F32: rank 0 of the world sent fewer than the 260 bytes .*; change: "
 unset GRIDIRON_RANKS_PER_HOST
 
+# ranks that die in their start, under an mpirun that stands still
+cat > "$WORK/early" <<'SH'
+#!/bin/sh
+sleep 1
+kill -STOP $PPID
+kill -KILL $$
+SH
+chmod +x "$WORK/early"
+TRAIN=$WORK/early GRIDIRON_START_SECONDS=60 check early 7 '^error\[rank-lost\] a rank died in its start; change: '
+
 # a crash: one error line names the signal, the rank and its instruction; the backtrace names static functions too
 for signal in SEGV BUS FPE ABRT; do
     scripts/launch -n 4 lost $signal > "$WORK/out" 2> "$WORK/errors"
