@@ -160,7 +160,7 @@ static int old_id(RunDirectory *d)
  *   copies  in  bool: there are copies in memory */
 static int claim(RunDirectory *d, const Config *cfg, int copies, char why[WHY])
 {
-    const char *load = cfg->load;
+    const char *load = cfg->load, *begun = getenv("GRIDIRON_BEGUN");
     int code = make_and_lock(d, why);
     if (code)
         return code;
@@ -170,7 +170,7 @@ static int claim(RunDirectory *d, const Config *cfg, int copies, char why[WHY])
     d->goes_on = load && !cfg->finetune && is_own(load, d->path);
     d->memory = d->goes_on && copies && (!strcmp(load, "latest") || !holds(load, MANIFEST, 0));
     int on_disk = checkpoint_exists(d->path), saved = on_disk || d->memory;
-    d->used = on_disk || holds(d->path, "metrics.jsonl", 1);
+    d->used = on_disk || (holds(d->path, "metrics.jsonl", 1) && !(begun && same_folder(begun, d->path)));
     if (d->goes_on && cfg->overwrite)
         return file_why(why, "load=%s goes on with the run in %s, and overwrite=true begins another one; "
                         "change: leave one of the two out", load, d->path), EXIT_CONFIG;

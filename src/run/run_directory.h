@@ -3,7 +3,9 @@
  * A folder holds one run. The run has an id, 16 hexadecimal digits drawn at its fresh start, which
  * stands in run.json, in every line of metrics.jsonl and in the state of every checkpoint; a resume
  * keeps it. A fresh start in a folder that holds a run is refused, unless `overwrite` is set: then the
- * old run is moved to FOLDER.1, .2, ... Nothing is deleted.
+ * old run is moved to FOLDER.1, .2, ... Nothing is deleted. A job that scripts/launch starts again before
+ * its first checkpoint begins its own run again: GRIDIRON_BEGUN names the folder, and lines alone make no
+ * run there.
  *
  * A start has two halves. run_directory_claim checks, locks and refuses, before memory is taken.
  * run_directory_begin moves folders, after every check that could refuse the start. */
@@ -19,7 +21,7 @@ typedef struct {
     const char *from;           /* what to load; NULL: a fresh start */
     int64_t goes_on;            /* bool: `load` names this folder, so its run is continued */
     int64_t memory;             /* bool: `from` is the newest state of `path` and of the copies in memory */
-    int64_t used;               /* bool: the folder holds a checkpoint or a line of metrics.jsonl */
+    int64_t used;               /* bool: there is a checkpoint, or lines that another job began */
     int lock;                   /* rank 0: descriptor of PATH/.lock, closing it unlocks; -1 elsewhere */
     char id[RUN_ID];            /* the run's id, the same on every rank */
 } RunDirectory;

@@ -60,6 +60,22 @@ if [ -z "${1:-}" ]; then
     same data "$work/run" "before the first save"
     [ "$(restarted)" = 2 ] || fail "a death and a hang"
     grep -q 'goes on after the beginning' "$work/log" || fail "before the first save"
+    # before the first save of a run that begins with a checkpoint of another, or with its own empty folder: in place
+    for from in "load=$work/data train_iters=18 save_interval=6" "load=$work/data finetune=true save_interval=6" "load=$work/run"; do
+        case $from in
+        *train_iters*) name=longer plan='1 F 14 0\n0 B 15 0\n' ;;
+        *finetune*)    name=tuned plan='1 F 2 0\n0 B 5 0\n' ;;
+        *)             name=data plan='1 F 2 0\n0 B 3 0\n' ;;
+        esac
+        # shellcheck disable=SC2086
+        [ $name = data ] || "$launch" -n 4 "$work/tiny.yaml" $data save="$work/$name" $from > "$work/log" 2>&1 || fail "$from: $?"
+        # shellcheck disable=SC2086
+        run 0 "$plan" 3 $data $from
+        same $name "$work/run" "$from"
+        [ "$(restarted)" = 2 ] && [ "$(wc -l < "$work/run/restarts.jsonl")" = 2 ] || fail "$from: the failures"
+        for aside in "$work"/run.*; do [ ! -e "$aside" ] || fail "$from: $aside"; done
+        rm -rf "$work"/run.*
+    done
     # the kernel's count of processes killed for memory rises: a file of our own in its place
     count=$(sed -n 's,^[0-9]*:memory:\(.*\),/sys/fs/cgroup/memory\1/memory.oom_control,p; s,^0::\(.*\),/sys/fs/cgroup\1/memory.events,p' \
         /proc/self/cgroup | while read -r file; do [ ! -f "$file" ] || echo "$file"; done | head -n 1)
