@@ -8,7 +8,7 @@
 int config_is_moe(const Config *c, int layer)
 {
     const List *l = &c->moe_layer_freq;
-    if (ABSENT(num_moe_experts) || layer < 0)
+    if (ABSENT(num_moe_experts) || layer < 0 || !l->n)     /* no number: in a checkpoint that was changed */
         return 0;
     int64_t value = strtol(l->v[l->n == c->num_layers ? layer : 0], NULL, 10);
     return l->n == c->num_layers ? value != 0 : value && layer % value == 0;
