@@ -33,10 +33,14 @@ void calibrate_turns(Machine *m, const Config *cfg, int world)
     Samples s[LAYOUTS] = {{0}};
     double start = now(), apart = 0;
     int n = 0;
+    const double state = (double)meter_state(cfg), room = m->memory_gib * (1 << 30) / 2;
     m->crowding = 0;
-    if (meter_splits(cfg, world))
+    if (meter_splits(cfg, world) && state < room)
         meter[n++] = meter_open(cfg, AXIS_TP, world, 1);
-    meter[n++] = meter_open(cfg, AXIS_DP, world, 1);
+    if (state * world < room)
+        meter[n++] = meter_open(cfg, AXIS_DP, world, 1);
+    if (!n)
+        return;
     Comm *all = &meter_run(meter[0])->grid.all;
     calibrate_sleepers(m, all);
     for (int64_t over = 0; !over;) {

@@ -158,6 +158,13 @@ static int layers_of(const Config *cfg, Config *c)
     return n;
 }
 
+int64_t meter_state(const Config *cfg)
+{
+    Config c = *config_for_one_rank(cfg);
+    c.num_layers = layers_of(cfg, &c);
+    return 16 * params_count(&c);
+}
+
 Meter *meter_open(const Config *cfg, Axis axis, int world, int64_t sequences)
 {
     Meter *m = xcalloc(1, sizeof *m);

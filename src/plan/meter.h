@@ -20,6 +20,10 @@ typedef struct Meter Meter;
 enum { METER_SIZES = 2 };
 int meter_sizes(const Config *cfg, int64_t size[METER_SIZES]);
 
+/* Bytes of its parameters, gradients and moments, at least; of all ranks of a tensor group together, and of
+ * each replica. */
+int64_t meter_state(const Config *cfg);
+
 /* Opens a model with the embedding, the head, the optimizer and two layers, or more where caches would
  * hold two.
  *   axis       in  AXIS_TP or AXIS_DP: a tensor group of all ranks (meter_splits), or replicas
