@@ -111,6 +111,11 @@ static void open_corpora(Training *t)
     int64_t left = t->total > t->run.progress.iteration ? t->total - t->run.progress.iteration : 0;
     t->run.loader =
         start_loader(c, &t->run, SPLIT_TRAIN, config_samples_from(c, t->run.progress.consumed_samples, left));
+    int64_t trained = t->run.checkpoint.corpus;
+    if (trained && trained != loader_fingerprint(t->run.loader) && speaks(t))
+        warn("the training corpus holds other bytes than it did for the %ld iterations so far; change: "
+             "nothing if it is meant so, else put the corpus back and load again",
+             t->run.progress.iteration);
     open_valid(t);
 }
 

@@ -100,6 +100,13 @@ static int of_reading(int i, int batches)
                         i == OPT_step_batch_size_schedule || i == OPT_eval_iters));
 }
 
+/* Returns 1 if the key is a number format that changes a run's numbers. A params_dtype that is given replaces
+ * all of them. */
+static int of_formats(int i)
+{
+    return !strcmp(options[i].section, "precision") && options[i].change == CHANGE_WARN;
+}
+
 /* Returns 1 if the key belongs to the corpus. A corpus that is given replaces all of these keys of the
  * run. */
 static int of_corpus(int i)
@@ -139,11 +146,13 @@ void config_take(Check *k, const Config *saved, int alone, ConfigUse use)
     Config *c = k->cfg;
     int positions = left_out(k, OPT_max_position_embeddings), corpus = 0;
     int scaling = !left_out(k, OPT_rope_scaling);
+    int formats = alone && use & USE_EVAL && left_out(k, OPT_params_dtype);
     for (int i = 0; i < OPTIONS; i++)
         corpus |= of_corpus(i) && i != OPT_split && !left_out(k, i);
     for (int i = 0; i < OPTIONS; i++)
         if ((of_model(i) || of_experts(i, saved) ||
-             (alone && of_reading(i, use & USE_DATA) && !(corpus && of_corpus(i)))) &&
+             (alone && of_reading(i, use & USE_DATA) && !(corpus && of_corpus(i))) ||
+             (formats && of_formats(i))) &&
             left_out(k, i) && saved->given[i] && !(scaling && of_scaling(i))) {
             option_copy(&options[i], c, saved);
             k->seen[i] = 1;

@@ -307,7 +307,7 @@ int loader_give(Loader *l, int64_t first, int64_t n, const int32_t *tokens)
 double loader_wait_seconds(const Loader *l) { return l->waited; }
 int64_t loader_samples(const Loader *l) { return l->blend.samples; }
 int64_t loader_epochs(const Loader *l) { return blend_epochs(&l->blend); }
-uint64_t loader_fingerprint(const Loader *l) { return l->fingerprint; }
+int64_t loader_fingerprint(const Loader *l) { return (int64_t)(l->fingerprint >> 1); }
 
 int64_t loader_tokens(const Loader *l)
 {

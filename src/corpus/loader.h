@@ -59,7 +59,7 @@ int64_t loader_samples(const Loader *l);       /* samples asked for, and the res
 int64_t loader_epochs(const Loader *l);        /* passes over the corpus; blend: the most used one */
 int64_t loader_tokens(const Loader *l);        /* tokens of one pass over this split of all corpora */
 
-/* Returns a hash of the corpora's counts and of their first and last tokens, to compare between
- * hosts. */
-uint64_t loader_fingerprint(const Loader *l);
+/* Returns a hash, at least 0, of the corpora's counts and of their first and last tokens, to compare between
+ * hosts, and with that of the run before a resume. */
+int64_t loader_fingerprint(const Loader *l);
 #endif

@@ -495,9 +495,10 @@ void precision_begin(Model *m);
  * groups. */
 void model_next_scales(Model *m);
 
-/* Bytes of a window's arena: its size, or while counting its peak, rounded so that another can follow
- * it. */
-size_t offload_window_room(const Arena *a);
+/* Bytes of a window's two arenas: their sizes, or while counting the larger peak of both windows, which hold
+ * different layers, rounded so that another arena can follow. */
+size_t offload_room_d(const Model *m);
+size_t offload_room_w(const Model *m);
 /* Whether the activations of u leave the device: never in a list without a backward. */
 int offload_wanted(const Model *m, const ModelUnit *u);
 /* Returns a free window for a layer's forward. offload_start then copies it to the host. */

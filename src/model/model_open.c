@@ -201,8 +201,7 @@ void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape,
 ModelBytes model_peaks(const Model *m)
 {
     ModelBytes b = {.scratch = m->scratch.peak, .beside = m->pair.other.scratch.peak,
-                    .window_d = offload_window_room(&m->offload.window[0].d),
-                    .window_w = offload_window_room(&m->offload.window[0].w)};
+                    .window_d = offload_room_d(m), .window_w = offload_room_w(m)};
     for (int i = 0; i < m->slots.nfd; i++)
         b.fd = m->slots.fd[i].mem.peak > b.fd ? m->slots.fd[i].mem.peak : b.fd;
     for (int i = 0; i < m->slots.nfw; i++)

@@ -14,9 +14,19 @@ int offload_wanted(const Model *m, const ModelUnit *u)
     return u->offload && m->now.schedule->slots[SLOT_FW] > 0;
 }
 
-size_t offload_window_room(const Arena *a)
+static size_t room_of(const Arena *a)
 {
     return a->base ? a->size : (a->peak + ARENA_ALIGN - 1) / ARENA_ALIGN * ARENA_ALIGN;
+}
+
+static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
+size_t offload_room_d(const Model *m)
+{
+    return larger(room_of(&m->offload.window[0].d), room_of(&m->offload.window[1].d));
+}
+size_t offload_room_w(const Model *m)
+{
+    return larger(room_of(&m->offload.window[0].w), room_of(&m->offload.window[1].w));
 }
 
 static LayerActs *acts_of(const Pass *p, const ModelUnit *u) { return &p->fw->layer[u->layer]; }
@@ -75,10 +85,8 @@ static void offload_ahead(Model *m, const Pass *p, int k)
         return;
     LayerWindow *w = next_window(m);
     char *from = offloaded_of(m, p, u);
-    /* of the first window: the second one may not have been used yet. Above 0 while counting too, so that a
-     * plan times the copies */
-    size_t room_d = offload_window_room(&m->offload.window[0].d),
-           room_w = offload_window_room(&m->offload.window[0].w);
+    /* above 0 while counting too, so that a plan times the copies */
+    size_t room_d = offload_room_d(m), room_w = offload_room_w(m);
     w->due = a;
     w->late = m->split ? arena_take(p->late, room_w) : w->w.base;
     /* the prefetch waits for the copy of these activations to the host, and for the window's last one */

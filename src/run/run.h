@@ -109,6 +109,8 @@ typedef struct {
     Saver *saver;              /* NULL unless RUN_TRAIN with a run directory */
     Saver *memory;             /* of the copies in memory; NULL without memory_save_interval, or as above */
     int from_memory;           /* bool: run_load takes a copy in memory where that is the newest state */
+    int64_t corpus;            /* fingerprint of the training corpus of the steps before the load; 0: not
+                                * known, or another corpus is asked for */
     json_t *huggingface;       /* family, special tokens of the weights' Hugging Face folder; NULL: none */
     const char *id;            /* id of the run that saves (run_directory.h); NULL: none */
     const char *dir;           /* the run directory; NULL: none */

@@ -27,6 +27,8 @@ json_t *run_state(const Run *r)
         json_object_set(j, "huggingface", r->checkpoint.huggingface);
     if (r->spikes.good || r->spikes.nout)
         json_object_set_new(j, "spikes", spikes_state(&r->spikes));
+    if (r->loader)
+        json_object_set_new(j, "corpus", json_integer((json_int_t)loader_fingerprint(r->loader)));
     if (r->checkpoint.id)
         json_object_set_new(j, "run_id", json_string(r->checkpoint.id));
     free(text);
@@ -84,6 +86,9 @@ static void load_progress(Run *r, const json_t *state, const Config *saved, cons
     if (since && config_same_batches(r->cfg, saved))
         low = high = config_samples_from(r->cfg, p->batches.samples, steps - p->batches.iteration);
     p->consumed_samples = state_int(state, "consumed_samples", low, high, dir);
+    int same = !config_differs(r->cfg, saved, OPT_data_path) &&
+               !config_differs(r->cfg, saved, OPT_train_data_path);
+    r->checkpoint.corpus = same ? json_integer_value(json_object_get(state, "corpus")) : 0;
     if (!config_same_batches(r->cfg, saved)) {
         p->batches.iteration = steps;
         p->batches.samples = p->consumed_samples;

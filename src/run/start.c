@@ -138,7 +138,7 @@ Loader *start_loader(const Config *cfg, Run *r, Split split, int64_t samples)
     Comm *all = &r->grid.all;
     Positions runs = context_positions(cfg->seq_length, 1, r->grid.size[AXIS_CP], r->grid.index[AXIS_CP], 1);
     Loader *l = loader_open(cfg, split, samples, r->grid.index[AXIS_DP], r->grid.size[AXIS_DP], &runs);
-    int64_t mine = (int64_t)(loader_fingerprint(l) >> 1), first = mine;
+    int64_t mine = loader_fingerprint(l), first = mine;
     all->wait(all, all->broadcast(all, &first, 1, I64, 0));
     all_ok(all, mine == first, EXIT_DATA, "data-differs",
            "this rank sees other bytes in a corpus than rank 0; change: give every host the same corpus");

@@ -42,6 +42,15 @@ cmp "$work/log" "$work/text" || fail "another text on two ranks"
 TRAIN=$TRAIN scripts/launch -n 3 generate "load=$work/run" --prompt "int " --tokens 8 --temperature 0 \
     > "$work/log" 2>&1 || fail "generate on three ranks, whose batch 4 is no multiple of 3: exit $?"
 cmp "$work/log" "$work/text" || fail "another text on three ranks"
+# and in the run's number formats, unless others are given
+run "$work/whole.yaml" "save=$work/half" params_dtype=bf16
+run eval "load=$work/half" --json
+echo "$(loss "$work/half/metrics.jsonl") $(loss "$work/log")" | awk '{ d = $1 - $2; exit !($1 > 1 && d * d < 1e-18) }' ||
+    fail "another loss of a run in bf16 without a configuration"
+run eval "load=$work/half" params_dtype=fp64 --json
+echo "$(loss "$work/half/metrics.jsonl") $(loss "$work/log")" | awk '{ d = $1 - $2; exit !($1 > 1 && d * d > 1e-18) }' ||
+    fail "bf16, although fp64 was asked for"
+
 run inspect "$work/run"
 run export "$work/run" -o "$work/hf"
 

@@ -108,6 +108,23 @@ if [ $rc != 8 ] || ! head -n 1 "$work/errors" |
     bad=1
 fi
 
+# lists of hosts with mistakes, and a limit that is no number, are refused before anything starts
+refused() { # CODE TEXT COMMAND...
+    want=$1 text=$2
+    shift 2
+    "$@" > "$work/out" 2>&1
+    rc=$?
+    [ $rc = "$want" ] && [ "$(wc -l < "$work/out")" = 1 ] && grep -q "^error\[$text.*; change: " "$work/out" ||
+        { echo "# $*: code $rc"; cat "$work/out"; bad=1; }
+}
+for line in 'localhost slots=x' 'localhost slots=-4' 'localhost slot=4' 'localhost slots=2 foo=3'; do
+    printf '# two\n%s\n' "$line" > "$work/hosts"
+    refused 2 "usage\] $work/hosts, line 2: ${line##* } is not slots=N" scripts/launch -n 2 --hosts "$work/hosts" "$work/tiny.yaml"
+done
+printf 'localhost slots=2\nlocalhost slots=2\n' > "$work/hosts"
+refused 2 "usage\] $work/hosts, line 2 names localhost again" scripts/launch -n 2 --hosts "$work/hosts" --restarts 2 "$work/tiny.yaml"
+GRIDIRON_START_SECONDS=x refused 2 'environment\] GRIDIRON_START_SECONDS=x' scripts/launch -n 2 "$work/tiny.yaml"
+
 for way in ${WAYS:-TERM USR1 KILL TERM+KILL mpirun everything}; do
     before=$bad
     case $way in

@@ -54,5 +54,7 @@ done <<RUNS
 4 1 num_moe_experts=4 params_dtype=bf16
 3 2 num_moe_experts=4 expert_model_parallel_size=2 pipeline_model_parallel_size=1
 1 2 num_moe_experts=4 pipeline_model_parallel_size=2 pipeline_schedule=zb-h1
+2 1 num_moe_experts=4 moe_layer_freq=[0,1,1,1]
+2 1 num_moe_experts=4 moe_layer_freq=[1,0,0,0] params_dtype=bf16
 RUNS
 echo "$n runs, the same bits"

@@ -52,6 +52,17 @@ wait $pid && rc=0 || rc=$?
 if [ $rc = 75 ]; then run "save=$part" "params_dtype=$dtype" load=latest; else [ $rc = 0 ]; fi
 compare "$part" "SIGUSR1"
 
+# a corpus with other bytes behind the same path is noticed, an unchanged one is not
+run "save=$work/moved" exit_interval=2 && rc=0 || rc=$?
+[ $rc = 75 ] || { echo "stopped with $rc, not 75"; cat "$work/log"; exit 1; }
+run "save=$work/moved" load=latest exit_interval=2 && rc=0 || rc=$?
+! grep -q 'other bytes' "$work/log" || { echo "the corpus has not changed"; cat "$work/log"; exit 1; }
+"$TRAIN" tokenize tests/training -o "$work/other" > /dev/null 2>&1
+for file in bin idx; do cp "$work/corpus.$file" "$work/kept.$file"; cp "$work/other.$file" "$work/corpus.$file"; done
+run "save=$work/moved" load=latest || { echo "another corpus: resume failed"; cat "$work/log"; exit 1; }
+[ "$(grep -c '^warning: the training corpus holds other bytes' "$work/log")" = 1 ] || { echo "another corpus is not noticed"; exit 1; }
+for file in bin idx; do cp "$work/kept.$file" "$work/corpus.$file"; done
+
 # what has changed is listed once, whatever the number of ranks
 run "save=$work/once" exit_interval=2 && rc=0 || rc=$?
 [ $rc = 75 ] || { echo "stopped with $rc, not 75"; cat "$work/log"; exit 1; }
