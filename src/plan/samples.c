@@ -4,22 +4,23 @@
 
 #define TURN 0.4               /* s */
 
-/* Runs a step beside the reference. Collective over the ranks of the meter. Returns its seconds. */
-static double sample(Samples *s, Meter *m)
+/* Runs a step beside the reference. Collective over the ranks of the meter. */
+static void sample(Samples *s, Meter *m)
 {
     s->took = xgrow(s->took, s->n, sizeof *s->took);
     s->calm = xgrow(s->calm, s->n, sizeof *s->calm);
     s->whole = xgrow(s->whole, s->n, sizeof *s->whole);
     meter_reference(m, &s->whole[s->n], &s->calm[s->n]);
-    return s->took[s->n++] = meter_step(m);
+    s->took[s->n++] = meter_step(m);
 }
 
 void samples_turn(Samples *s, Meter *m)
 {
     Comm *all = &meter_run(m)->grid.all;
-    double left = TURN;
+    double end = now() + TURN, left;
     do {
-        left -= sample(s, m);
+        sample(s, m);
+        left = end - now();
         all->wait(all, all->broadcast(all, &left, 1, F64, 0));
     } while (left > 0);
 }
