@@ -64,11 +64,12 @@ static const Config *compare_config(Run *r, const json_t *state, const char *dir
     Change change = config_compare_resume(r->cfg, saved, &diff);
     if (change != CHANGE_FREE && r->grid.rank == 0)
         fprintf(stderr, "%s was written with other settings:\n%s", dir, diff);
-    r->grid.all.barrier(&r->grid.all);
-    if (change == CHANGE_REFUSE)
+    if (change == CHANGE_REFUSE) {
+        r->grid.all.barrier(&r->grid.all);
         die(EXIT_CHECKPOINT, "resume-config", "%s: the settings marked `refuse` above cannot change within a "
             "run; change: set them back, or set finetune: true to start at iteration 0 with its weights",
             dir);
+    }
     return saved;
 }
 
