@@ -20,8 +20,8 @@ static int test_failures, test_checks;
         }                                                                                                    \
     } while (0)
 
-/* bool: the program is built with AddressSanitizer, which takes more time and memory. */
-#ifdef __SANITIZE_ADDRESS__
+/* bool: the program is built with AddressSanitizer or ThreadSanitizer, which take more time and memory. */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 enum { SANITIZED = 1 };
 #else
 enum { SANITIZED = 0 };

@@ -59,6 +59,8 @@ Config *config_for_one_rank(const Config *cfg)
 
 /* ---- the same on every rank ---- */
 
+enum { OTHERS = 16, OTHERS_TEXT = 256 };   /* ranks that a line names; bytes of their text */
+
 uint64_t config_hash_key(const Config *c, int option, uint64_t h)
 {
     char *text = config_text(c, option);
@@ -91,17 +93,18 @@ static uint64_t usual(const uint64_t *hash, int n)
     return 2 * have > n ? pick : hash[0];
 }
 
-/* Returns "rank 3", "ranks 1, 3 and 5 more": the ranks whose hash is not `want`. */
-static const char *others(const uint64_t *hash, int n, uint64_t want)
+/* Writes "rank 3", "ranks 1, 3 and 5 more" to text: the ranks whose hash is not `want`. */
+static void others(char text[OTHERS_TEXT], const uint64_t *hash, int n, uint64_t want)
 {
     int differ = 0, shown = 0;
     for (int r = 0; r < n; r++)
         differ += hash[r] != want;
-    char *text = text_copy(differ == 1 ? "rank" : "ranks");
-    for (int r = 0; r < n && shown < 16; r++)
+    int at = sprintf(text, differ == 1 ? "rank" : "ranks");
+    for (int r = 0; r < n && shown < OTHERS; r++)
         if (hash[r] != want)
-            text = textf("%s%s %d", text, shown++ ? "," : "", r);
-    return differ > shown ? textf("%s and %d more", text, differ - shown) : text;
+            at += sprintf(text + at, "%s %d", shown++ ? "," : "", r);
+    if (differ > shown)
+        sprintf(text + at, " and %d more", differ - shown);
 }
 
 static int lowest(const uint64_t *hash, int n, uint64_t want, int same)
@@ -165,13 +168,14 @@ void config_same(const Config *c, Comm *all)
     while (first < OPTIONS - 1 && of_key[first] == config_hash_key(c, (int)first, HASH_SEED))
         first++;
     broadcast(all, &first, sizeof first, x.odd);
-    char *text = config_text(c, (int)first), theirs[256] = "";
+    char *text = config_text(c, (int)first), theirs[256] = "", who[OTHERS_TEXT];
     snprintf(theirs, sizeof theirs, "%s", text);
     broadcast(all, theirs, sizeof theirs, x.model);
+    others(who, x.hash, all->size, x.usual);
     all_ok(all, all->rank != x.odd, EXIT_CONFIG, "config-differs",
            "the configuration of %s is not that of the others: %s is %.200s on rank %d and %s on rank %d; "
            "change: give every rank the same file, arguments and environment (is a host's copy of the file "
-           "old?)", others(x.hash, all->size, x.usual), options[first].key, text, x.odd, theirs, x.model);
+           "old?)", who, options[first].key, text, x.odd, theirs, x.model);
     free(text);
     free(x.hash);
 }

@@ -48,7 +48,7 @@ static void full_take(void)
 }
 static void die_here(void) { die(EXIT_DATA, "test", "%s = %d; change: nothing", "a\nb\033[1m", 7); }
 
-#ifndef __SANITIZE_ADDRESS__
+#if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 static int no_memory;                  /* bool */
 void *__libc_malloc(size_t n);
 void *malloc(size_t n) { return no_memory ? NULL : __libc_malloc(n); }
