@@ -62,11 +62,10 @@ const char *__lsan_default_suppressions(void)
 
 /* Races inside of what Open MPI loads are not ours. And the watch reads the flight record while it is
  * written, as it reads those of other processes, which no sanitizer sees: a number is of 4 or 8 bytes in one
- * piece, and one that is a moment old is as good. closedir: descriptors that openat has opened are not
- * known, so one number used twice looks like a race. */
+ * piece, and one that is a moment old is as good. */
 const char *__tsan_default_suppressions(void)
 {
     return "called_from_lib:libopen-pal.so\ncalled_from_lib:libopen-rte.so\ncalled_from_lib:libmpi.so\n"
            "called_from_lib:libpmix.so\ncalled_from_lib:libevent_core\ncalled_from_lib:libevent_pthreads\n"
-           "race:mca_\nrace:hang_look\nrace:^closedir$\n";
+           "race:mca_\nmutex:mca_\nrace:hang_look\n";
 }

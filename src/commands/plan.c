@@ -468,6 +468,7 @@ int command_plan(int argc, char **argv)
     memcpy(keys, a.v, (size_t)a.n * sizeof *keys);
     const Config *c = start_plan(path, &a, world);
     if (measure) {
+        free(keys);
         command_calibrate(c, machine, argc, argv);
         return EXIT_DONE;
     }

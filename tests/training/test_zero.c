@@ -313,9 +313,11 @@ static void step(Member *me, Params *p, Optimizer *o, const PartRange *unit, int
     keep(me, p, PIECES_GRADIENT, number == 0 ? ".grad" : number == 1 ? ".grad1" : ".grad2");
     optimizer_judge(o, sums, gscale, 0, (Limits){INFINITY, INFINITY, 1});
     Verdict v = optimizer_verdict(o);
-    me->out->norm[number] = v.norm;
     double zeros = optimizer_zeros(o);
-    me->out->zeros[number] = j->integers ? zeros : 0;
+    if (me->rank == 0) {
+        me->out->norm[number] = v.norm;
+        me->out->zeros[number] = j->integers ? zeros : 0;
+    }
     CHECK(!v.bad && isfinite(v.norm), "norm");
     p->grid->all.barrier(&p->grid->all);
     optimizer_step(o, 0.01);
