@@ -219,8 +219,7 @@ static void find_machine(Sweep *s, const Config *c, int again)
         return;
     s->calibrations = again ? s->calibrations - 1 : CALIBRATIONS;
     if (!again)
-        s->machine = xasprintf("%s/machine-%08x.yaml", s->dir,
-                               (unsigned)(s->identity ^ s->identity >> 32));
+        s->machine = textf("%s/machine-%08x.yaml", s->dir, (unsigned)(s->identity ^ s->identity >> 32));
     if (!again && !access(s->machine, R_OK))
         return;
     char *part = xasprintf("%s/machine-part.yaml", s->dir);
@@ -547,7 +546,7 @@ static void scale_batch(Sweep *s, const Config *c, const int *world, int n)
             "--weak-scaling cannot give %d ranks %d/%d of the batch of %lld sequences; "
             "change: a global_batch_size that divides so, without step_batch_size_schedule",
             s->world, s->world, least, (long long)batch);
-    s->args[s->nargs++] = xasprintf("global_batch_size=%lld", (long long)(batch * s->world / least));
+    s->args[s->nargs++] = textf("global_batch_size=%lld", (long long)(batch * s->world / least));
     s->batch = batch * s->world / least;
 }
 
