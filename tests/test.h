@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int test_failures, test_checks;
+static _Atomic int test_failures, test_checks;
 
 #define CHECK(cond, ...)                                                                                     \
     do {                                                                                                     \

@@ -1,6 +1,7 @@
 /* cpu -- the CPU device: the choice of an instruction set, memory, open and close */
 #include "cpu.h"
 #include "isas.h"
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,12 +43,18 @@ static const IsaTable tables[ISA_COUNT][2] = {      /* [isa][real], F64 first as
     [ISA_GENERIC] = ROW(generic),
 };
 
+/* What this CPU has. Asked once: CPUID leaves a virtual machine, which takes tens of microseconds. */
+static int has[ISA_COUNT];
+static pthread_once_t detected = PTHREAD_ONCE_INIT;
+
 #ifdef __x86_64__
+static int bf16dot;            /* bool: vdpbf16ps is the faster way to multiply BF16 */
+
 static int bit(uint32_t word, int n) { return word >> n & 1; }
 
-/* Fills has[] from CPUID and from XCR0, which says what registers the system saves at a task switch:
- * instructions on other registers trap. bf16dot: whether vdpbf16ps is the faster way to multiply BF16. */
-static void detect(int has[ISA_COUNT], int *bf16dot)
+/* From CPUID and from XCR0, which says what registers the system saves at a task switch: instructions on
+ * other registers trap. */
+static void detect(void)
 {
     uint32_t a, b, c, d, xcr0 = 0, eax7 = 0, ebx7 = 0, edx7 = 0, c1 = 0, top;
     has[ISA_GENERIC] = 1;
@@ -66,15 +73,13 @@ static void detect(int has[ISA_COUNT], int *bf16dot)
     has[ISA_AMX] = bf16 && tiles && bit(edx7, 22) && bit(edx7, 24) && amx_works();
     /* vdpbf16ps does twice the work of an F32 FMA on AMD's cores and half of it on Intel's (measured on
      * Zen 5 and on Granite Rapids), so Intel without AMX multiplies BF16 in F32. */
-    *bf16dot = 0;
     if (bf16 && __get_cpuid(0, &a, &b, &c, &d))
-        *bf16dot = b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx;
+        bf16dot = b == signature_AMD_ebx && c == signature_AMD_ecx && d == signature_AMD_edx;
 }
 #else
-static void detect(int has[ISA_COUNT], int *bf16dot)
+static void detect(void)
 {
     has[ISA_GENERIC] = 1;
-    *bf16dot = 0;
 #ifdef __aarch64__
     /* code for vectors of 256 bits is wrong on any others */
     int length = getauxval(AT_HWCAP) & HWCAP_SVE ? prctl(PR_SVE_GET_VL) : -1;
@@ -83,7 +88,7 @@ static void detect(int has[ISA_COUNT], int *bf16dot)
 }
 #endif
 
-static int choose(const char *isa, const int has[ISA_COUNT])
+static int choose(const char *isa)
 {
     char list[64] = "auto";
     for (int i = 0; i < ISA_COUNT; i++)
@@ -105,12 +110,8 @@ static void lay_out(Cpu *c, Dtype real, int threads)
 /* Sets the kernels of c and returns the instruction set; dies when this CPU lacks `isa`. */
 static int pick(Cpu *c, Dtype real, const char *isa)
 {
-    /* once: CPUID leaves a virtual machine, which takes tens of microseconds */
-    static int has[ISA_COUNT], bf16dot, detected;
-    if (!detected)
-        detect(has, &bf16dot);
-    detected = 1;
-    int i = choose(isa, has);
+    pthread_once(&detected, detect);
+    int i = choose(isa);
     c->gemm = c->gemm_bf16 = tables[i][real].gemm;
 #ifdef __x86_64__
     if (real == F32 && i == ISA_AMX)
