@@ -1,8 +1,8 @@
 #!/bin/sh
 # tests/scripts/launch.sh TRIES -- jobs whose scripts/launch or mpirun is ended leave no process, no work
 # folder and no shared memory, and lose no signal. TRIES delays from 0 to 1 s after the start, most of them
-# short, for each of six ways: SIGTERM, SIGUSR1, SIGKILL to scripts/launch; SIGTERM and at once SIGKILL to it;
-# SIGKILL to mpirun; SIGKILL to every process named scripts/launch. `make test-launch` runs 100 tries.
+# short, for each of nine ways: SIGTERM, SIGINT, SIGUSR1, SIGKILL to scripts/launch; SIGTERM and at once SIGKILL to
+# it; SIGKILL, SIGTERM, SIGSEGV to mpirun; SIGKILL to every process named scripts/launch. `make test-launch` runs 100 tries.
 . tests/signals.sh
 set -u
 tries=${1:-10}
@@ -61,13 +61,15 @@ try() { # WAY DELAY CODES
     way=$1 delay=$2 codes=$3 wrong=
     rm -rf "$work/run"
     : > "$work/out"                # the shell that starts launch may be killed before it empties the file
-    TMPDIR="$work/tmp" scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$work/out" 2>&1 &
+    # a shell like this one starts what is in the background with SIGINT ignored
+    TMPDIR="$work/tmp" env --default-signal=INT scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$work/out" 2>&1 &
     job=$!
+    [ $way != INT ] || until grep -qs launch "/proc/$job/comm"; do sleep 0.01; done
     sleep "$delay"
     case $way in
-    TERM | USR1 | KILL) kill "-$way" $job ;;
+    TERM | INT | USR1 | KILL) kill "-$way" $job ;;
     TERM+KILL)          kill -TERM $job; kill -KILL $job ;;
-    mpirun)             pid=$(mpirun_of $job); sleep "$delay"; kill -KILL "$pid" ;;
+    mpirun | mpirun-*)  pid=$(mpirun_of $job); sleep "$delay"; kill "-${signal:-KILL}" "$pid" ;;
     everything)         for pid in $(alive); do
                             grep -qz 'scripts/launch' "/proc/$pid/cmdline" 2> /dev/null && echo "$pid"
                         done | xargs -r kill -KILL 2> /dev/null ;;
@@ -77,6 +79,13 @@ try() { # WAY DELAY CODES
     case " $codes " in *" $rc "*) ;; *) wrong="code $rc, not $codes" ;; esac
     # 138 (SIGUSR1 killed it) is right only for a job that had printed nothing
     [ $rc != 138 ] || [ ! -s "$work/out" ] || wrong="code $rc"
+    case $way in
+    mpirun*)        # told to end, it kills its ranks, one of which may see that first
+        case $way$(grep '^error\[' "$work/out" | sed 's/].*//') in
+        mpirun*'error[launcher-lost' | 'mpirun-TERMerror[rank-lost') ;;
+        *) wrong="$wrong; its error line" ;;
+        esac ;;
+    esac
     for _ in $(seq 600); do
         [ $way != everything ] || rm -rf "$work"/tmp/*  # no process was left to remove them
         rest=$(left)
@@ -125,12 +134,13 @@ printf 'localhost slots=2\nlocalhost slots=2\n' > "$work/hosts"
 refused 2 "usage\] $work/hosts, line 2 names localhost again" scripts/launch -n 2 --hosts "$work/hosts" --restarts 2 "$work/tiny.yaml"
 GRIDIRON_START_SECONDS=x refused 2 'environment\] GRIDIRON_START_SECONDS=x' scripts/launch -n 2 "$work/tiny.yaml"
 
-for way in ${WAYS:-TERM USR1 KILL TERM+KILL mpirun everything}; do
-    before=$bad
+for way in ${WAYS:-TERM INT USR1 KILL TERM+KILL mpirun mpirun-TERM mpirun-SEGV everything}; do
+    before=$bad signal=${way#mpirun} signal=${signal#-}
     case $way in
     TERM)   codes='143 75' ;;
+    INT)    codes='130 75' ;;
     USR1)   codes='75 138' ;;
-    mpirun) codes=7 ;;
+    mpirun*) codes=7 ;;
     *)      codes='137 143' ;;
     esac
     i=0
