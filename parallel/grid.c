@@ -89,6 +89,15 @@ int grid_cores(const Grid *g)
     return n ? n : 1;
 }
 
+/* The distance of ranks that are neighbours on an axis. */
+static int stride(const int size[AXES], const Axis order[AXES], Axis axis)
+{
+    int n = 1;
+    for (int k = 0; order[k] != axis; k++)
+        n *= size[order[k]];
+    return n;
+}
+
 int grid_expert_size(const GridSpec *spec, int world, int size[AXES])
 {
     int etp = spec->etp ? spec->etp : spec->size[AXIS_TP], ep = spec->ep ? spec->ep : 1,
@@ -100,7 +109,7 @@ int grid_expert_size(const GridSpec *spec, int world, int size[AXES])
     size[AXIS_EP] = ep;
     size[AXIS_PP] = pp;
     size[AXIS_DP] = world / (etp * ep * pp);
-    return spec->order[AXES - 1] == AXIS_PP || pp == 1 || size[AXIS_DP] == spec->size[AXIS_DP];
+    return pp == 1 || stride(size, spec->order, AXIS_PP) == stride(spec->size, spec->order, AXIS_PP);
 }
 
 int grid_expert_group(const GridSpec *spec, int world, unsigned mask, int rank, int *out)

@@ -246,7 +246,7 @@ void sdc_seal(Run *r)
 void run_check(Run *r)
 {
     modes_check(r->progress.iteration);
-    if (!r->sdc.list)
+    if (!r->sdc.kept)                  /* no check is asked for */
         return;
     if (r->sdc.sealed)
         sdc_verify(r);

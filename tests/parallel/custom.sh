@@ -72,4 +72,16 @@ refused "half.csv has 2 stages on each rank; leave it out" pipeline_model_parall
         pipeline_schedule_file="$work/half.csv" num_virtual_stages_per_pipeline_rank=1 global_batch_size=8
 refused "has 4 stages, but pipeline 4 x 2 virtual stages make 8" pipeline_model_parallel_size=4 \
         pipeline_schedule_file="$work/half.csv" pipeline_model_parallel_layout="'Ett|tt|tt|ttL'" global_batch_size=8
+
+# a rank whose stages are empty trains beside the others: it has no tensor to check, but takes part in the check
+. tests/tiny.sh
+"$BUILD/train" tokenize README.md -o "$work/corpus" > /dev/null 2>&1 || fail "no corpus"
+tiny "$work/tiny.yaml" train.global_batch_size=4 train.train_iters=3 log.log_interval=1
+losses() { grep -o '"lm_loss": [0-9.]*' "$work/$1/metrics.jsonl" | cut -c 1-17; }
+"$BUILD/train" "$work/tiny.yaml" save="$work/one" > "$work/log" 2>&1 || { fail "one rank"; cat "$work/log"; }
+for layout in 'Et||tL' 'Ett||L'; do
+    TRAIN=$BUILD/train scripts/launch -n 3 "$work/tiny.yaml" save="$work/empty$layout" pipeline_model_parallel_size=3 \
+        pipeline_model_parallel_layout="'$layout'" > "$work/log" 2>&1 || { fail "$layout: $?"; cat "$work/log"; }
+    [ "$(losses one)" = "$(losses "empty$layout")" ] || fail "$layout: other losses"
+done
 exit $bad

@@ -219,6 +219,11 @@ static void factorisations(const Axis order[AXES])
                     if (draw(8) || !grid_expert_size(&s, world, size))
                         continue;
                     one_grid(&s, size, world), experts++;
+                    GridSpec e = s;
+                    memcpy(e.size, size, sizeof e.size);
+                    for (int k = 0; k < world; k++)
+                        CHECK(grid_index(&s, k, AXIS_PP) == grid_index(&e, k, AXIS_PP),
+                              "rank %d of %d has another stage in the expert grid", k, world);
                     int r = draw(world);
                     int n = grid_expert_group(&s, world, BIT(AXIS_PP), r, want);
                     if (order[AXES - 1] == AXIS_PP)
