@@ -1,8 +1,8 @@
 #!/bin/sh
 # tests/scripts/launch.sh TRIES -- jobs whose scripts/launch or mpirun is ended leave no process, no work
 # folder and no shared memory, and lose no signal. TRIES delays from 0 to 1 s after the start, most of them
-# short, for each of nine ways: SIGTERM, SIGINT, SIGUSR1, SIGKILL to scripts/launch; SIGTERM and at once SIGKILL to
-# it; SIGKILL, SIGTERM, SIGSEGV to mpirun; SIGKILL to every process named scripts/launch. `make test-launch` runs 100 tries.
+# short, for each of ten ways: SIGTERM, SIGINT, SIGUSR1, SIGKILL to scripts/launch; SIGTERM and at once SIGKILL to it;
+# SIGKILL, SIGTERM, SIGSEGV to mpirun; SIGKILL to scripts/launch_job; and to every process named scripts/launch. `make test-launch` runs 100 tries.
 . tests/signals.sh
 set -u
 tries=${1:-10}
@@ -70,6 +70,7 @@ try() { # WAY DELAY CODES
     TERM | INT | USR1 | KILL) kill "-$way" $job ;;
     TERM+KILL)          kill -TERM $job; kill -KILL $job ;;
     mpirun | mpirun-*)  pid=$(mpirun_of $job); sleep "$delay"; kill "-${signal:-KILL}" "$pid" ;;
+    job)                pid=$(mpirun_of $job); kill -KILL "$(awk '{ print $4 }' "/proc/$pid/stat")" ;;
     everything)         for pid in $(alive); do
                             grep -qz 'scripts/launch' "/proc/$pid/cmdline" 2> /dev/null && echo "$pid"
                         done | xargs -r kill -KILL 2> /dev/null ;;
@@ -80,9 +81,9 @@ try() { # WAY DELAY CODES
     # 138 (SIGUSR1 killed it) is right only for a job that had printed nothing
     [ $rc != 138 ] || [ ! -s "$work/out" ] || wrong="code $rc"
     case $way in
-    mpirun*)        # told to end, it kills its ranks, one of which may see that first
+    mpirun* | job)  # told to end, it kills its ranks, one of which may see that first
         case $way$(grep '^error\[' "$work/out" | sed 's/].*//') in
-        mpirun*'error[launcher-lost' | 'mpirun-TERMerror[rank-lost') ;;
+        mpirun*'error[launcher-lost' | 'joberror[launcher-lost' | 'mpirun-TERMerror[rank-lost') ;;
         *) wrong="$wrong; its error line" ;;
         esac ;;
     esac
@@ -134,13 +135,13 @@ printf 'localhost slots=2\nlocalhost slots=2\n' > "$work/hosts"
 refused 2 "usage\] $work/hosts, line 2 names localhost again" scripts/launch -n 2 --hosts "$work/hosts" --restarts 2 "$work/tiny.yaml"
 GRIDIRON_START_SECONDS=x refused 2 'environment\] GRIDIRON_START_SECONDS=x' scripts/launch -n 2 "$work/tiny.yaml"
 
-for way in ${WAYS:-TERM INT USR1 KILL TERM+KILL mpirun mpirun-TERM mpirun-SEGV everything}; do
+for way in ${WAYS:-TERM INT USR1 KILL TERM+KILL mpirun mpirun-TERM mpirun-SEGV job everything}; do
     before=$bad signal=${way#mpirun} signal=${signal#-}
     case $way in
     TERM)   codes='143 75' ;;
     INT)    codes='130 75' ;;
     USR1)   codes='75 138' ;;
-    mpirun*) codes=7 ;;
+    mpirun* | job) codes=7 ;;
     *)      codes='137 143' ;;
     esac
     i=0
