@@ -70,8 +70,9 @@ int grid_parse_order(const char *text, Axis order[AXES]);
 /* The spec of a world that lies along one axis, in the order "tp-cp-ep-dp-pp". Pure. */
 GridSpec grid_along(Axis axis, int ranks);
 
-/* The sizes of the axes of a spec's expert grid. 1; 0: etp ep pp does not divide the world, or a rank would
- * have another pipeline stage than in the dense grid: the axes before pp in the order have other sizes. Pure. */
+/* The sizes of the axes of a spec's expert grid. 1; 0: etp ep pp does not divide the world, or a rank
+ * would have another pipeline stage than in the dense grid: the axes before pp in the order have other sizes.
+ * Pure. */
 int grid_expert_size(const GridSpec *spec, int world, int size[AXES]);
 /* grid_group in the expert grid. Pure. */
 int grid_expert_group(const GridSpec *spec, int world, unsigned mask, int rank, int *out);
