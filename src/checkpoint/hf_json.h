@@ -68,9 +68,9 @@ static inline const char *text(const In *in, const char *key, const char *absent
 /* hf_rope.c: rotary angles as config.json gives them. scaling: YAML lines of rope_scaling and its keys, on
  * the heap; NULL: none. */
 typedef struct { double base; const char *type; char *scaling; } HfRope;
-/* Reads rope_theta, rope_parameters and rope_scaling of a model with so many positions. Refuses the types
- * that this build lacks. */
-HfRope hf_read_rope(const In *in, int64_t positions);
+/* Reads rope_theta, rope_parameters and rope_scaling of a model with so many positions. base: of an absent
+ * rope_theta. Refuses the types that this build lacks. */
+HfRope hf_read_rope(const In *in, double base, int64_t positions);
 /* Completes rope_parameters of config.json (transformers 5) and writes rope_scaling (4). */
 void hf_write_rope(json_t *j, const Config *c);
 

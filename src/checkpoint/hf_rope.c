@@ -70,9 +70,9 @@ static char *read_scaling(const In *in, const In *rope, const char *object, int 
     return lines;
 }
 
-HfRope hf_read_rope(const In *in, int64_t positions)
+HfRope hf_read_rope(const In *in, double base, int64_t positions)
 {
-    HfRope r = {.base = real(in, "rope_theta", 10000)};
+    HfRope r = {.base = real(in, "rope_theta", base)};
     for (int old = 0; old < 2; old++) {        /* where both are there, transformers follows rope_scaling */
         const char *object = old ? "rope_scaling" : "rope_parameters";
         In rope = {get(in, object), in->why};

@@ -6,21 +6,23 @@
 /* Defaults of the configuration classes of transformers 4 and 5; ends with type NULL. */
 static const HfFamily hf_families[] = {
     {"gpt2", "GPT2LMHeadModel", .gpt2 = 1},
-    {"llama", "LlamaForCausalLM", .biases = 1, .epsilon = 1e-6},
-    {"mistral", "MistralForCausalLM", .groups = 8, .windows = HF_WINDOW, .window = 4096, .epsilon = 1e-6},
+    {"llama", "LlamaForCausalLM", .biases = 1, .epsilon = 1e-6, .theta = 1e4},
+    {"mistral", "MistralForCausalLM", .groups = 8, .windows = HF_WINDOW, .window = 4096, .epsilon = 1e-6,
+     .theta = 1e4},
     {"qwen2", "Qwen2ForCausalLM", .add_qkv_bias = 1, .groups = 32, .windows = HF_WINDOW_SWITCH,
-     .window = 4096, .epsilon = 1e-6},
+     .window = 4096, .epsilon = 1e-6, .theta = 1e4},
     {"qwen3", "Qwen3ForCausalLM", .qk_layernorm = 1, .groups = 32, .head_dim = 128,
-     .windows = HF_WINDOW_SWITCH, .window = 4096, .biases = 1, .epsilon = 1e-6},
-    {"mixtral", "MixtralForCausalLM", .groups = 8, .windows = HF_WINDOW, .epsilon = 1e-5,
+     .windows = HF_WINDOW_SWITCH, .window = 4096, .biases = 1, .epsilon = 1e-6, .theta = 1e4},
+    {"mixtral", "MixtralForCausalLM", .groups = 8, .windows = HF_WINDOW, .epsilon = 1e-5, .theta = 1e6,
      .experts = HF_MIXTRAL, .E = 8, .topk = 2, .names = hf_mixtral_names},
     {"qwen2_moe", "Qwen2MoeForCausalLM", .add_qkv_bias = 1, .qkv_bias = 1, .groups = 16,
-     .windows = HF_WINDOW_OFF, .epsilon = 1e-6, .experts = HF_QWEN_MOE, .E = 60, .topk = 4,
+     .windows = HF_WINDOW_OFF, .epsilon = 1e-6, .theta = 1e4, .experts = HF_QWEN_MOE, .E = 60, .topk = 4,
      .expert_F = 1408},
     {"qwen3_moe", "Qwen3MoeForCausalLM", .qk_layernorm = 1, .groups = 4, .windows = HF_WINDOW_OFF,
-     .biases = 1, .epsilon = 1e-6, .experts = HF_QWEN_MOE, .E = 128, .topk = 8, .expert_F = 768},
+     .biases = 1, .epsilon = 1e-6, .theta = 1e4, .experts = HF_QWEN_MOE, .E = 128, .topk = 8,
+     .expert_F = 768},
     {"dots1", "Dots1ForCausalLM", .qk_layernorm = 1, .windows = HF_WINDOW_LAYERS, .window = 4096,
-     .biases = 1, .epsilon = 1e-6, .experts = HF_DOTS, .E = -1, .topk = -1, .expert_F = 1408,
+     .biases = 1, .epsilon = 1e-6, .theta = 1e4, .experts = HF_DOTS, .E = -1, .topk = -1, .expert_F = 1408,
      .names = hf_dots_names},
     {0},
 };
@@ -291,7 +293,7 @@ const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[
         because(why, "n_embd %" PRId64 " is not a multiple of n_head %" PRId64, hidden, heads);
     if (!g && dim % 2)
         because(why, "head_dim %" PRId64 " is odd", dim);
-    HfRope rope = g ? (HfRope){.base = 10000} : hf_read_rope(&in, positions);
+    HfRope rope = g ? (HfRope){.base = 10000} : hf_read_rope(&in, f->theta, positions);
     char *experts = hf_read_experts(&in, f, layers);
     int qkv_bias = f->qkv_bias ? flag(&in, "qkv_bias", f->add_qkv_bias) : f->add_qkv_bias;
     char *yaml = xasprintf(

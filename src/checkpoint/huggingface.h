@@ -27,7 +27,7 @@ typedef struct {
     int64_t groups, head_dim, window;   /* values of absent keys; 0: heads, hidden / heads, no window */
     HfWindow windows;
     int biases;                         /* bool: has attention_bias */
-    double epsilon;                     /* value of an absent rms_norm_eps */
+    double epsilon, theta;              /* values of absent rms_norm_eps and rope_theta */
     HfExperts experts;
     int64_t E, topk, expert_F;          /* values of absent keys; -1: the key must be there */
     const char *const *names;           /* [PARAM_KINDS] names unlike the table's, or NULL */

@@ -260,6 +260,24 @@ static void windows(void)
     }
 }
 
+/* Without a base every family has that of its class in transformers, and with one its own. */
+static void rotary_bases(void)
+{
+    static const char *const families[] = {"llama",   "mistral",   "qwen2",     "qwen3",
+                                           "mixtral", "qwen2_moe", "qwen3_moe", "dots1"};
+    static const char *const without[] = {
+        "{\"rope_theta\": \"ABSENT\", \"rope_parameters\": \"ABSENT\"}",
+        "{\"rope_theta\": \"ABSENT\", \"rope_parameters\": {\"rope_type\": \"default\"}}",
+        "{\"rope_theta\": \"ABSENT\", \"rope_parameters\": {\"rope_theta\": 31.0}}",
+        "{\"rope_theta\": 31.0, \"rope_parameters\": \"ABSENT\"}"};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++)
+        for (size_t k = 0; k < sizeof without / sizeof *without; k++) {
+            double want = k > 1 ? 31 : strcmp(families[i], "mixtral") ? 1e4 : 1e6;
+            const Config *c = imported(variant(families[i], without[k]));
+            CHECK(c && c->rotary_base == want, "%s %s: %g", families[i], without[k], c ? c->rotary_base : 0);
+        }
+}
+
 /* rope_scaling in its forms, each with the lines of config.yaml that it means; and out and in again. */
 static void rope_scaling(void)
 {
@@ -635,6 +653,7 @@ int main(void)
     families();
     same_meaning();
     windows();
+    rotary_bases();
     rope_scaling();
     refusals();
     odd_values();
