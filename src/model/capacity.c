@@ -5,8 +5,14 @@
  * pairs, those of the largest weight or the first ones. The order is the global one of the tokens: by sample,
  * then by position. The ranks that share a microbatch decide together, so that the layout changes nothing.
  *
- * A pair has a key: the bits of its weight, or 0 where the position decides. An expert has a threshold, and
- * `ties`: it takes the pairs above the threshold, and of those at the threshold the first `ties`. */
+ * A pair has a key: the high bits of its weight, or 0 where the position decides. An expert has a threshold,
+ * and `ties`: it takes the pairs above the threshold, and of those at the threshold the first `ties`.
+ *
+ * The low bits of a weight hold the rounding of sums, whose order is the layout's. They must not decide: rows
+ * of equal tokens have equal weights in exact arithmetic, and each layout rounds these in its own way. So a
+ * key has half of the mantissa, rounded to nearest: common weights, 1, 1/2 and 1/E, are then far from the
+ * edges between two keys. Equal weights get different keys only if an edge lies among their roundings, which
+ * are some 1e-15 of a weight in fp64 and 1e-6 in fp32, where the edges are 1.5e-8 and 5e-4 apart. */
 #include "model.h"
 #include <math.h>
 #include <stdlib.h>
@@ -112,12 +118,25 @@ static int pieces_of(Model *m, const Positions *runs, int64_t R)
     return count;
 }
 
+/* Bits of a weight below those of its key: half of the mantissa's. */
+static int low_bits(const Model *m) { return m->dim.real == F64 ? 26 : 12; }
+
+/* Bits of a key. */
+static int key_bits(const Model *m)
+{
+    return m->cfg->moe_token_drop_policy == MOE_TOKEN_DROP_POLICY_POSITION
+               ? 0 : 8 * (int)dtype_size(m->dim.real) - low_bits(m);
+}
+
 static uint64_t key_of(const Model *m, int64_t pair)
 {
     const Capacity *x = &m->capacity;
-    if (m->cfg->moe_token_drop_policy == MOE_TOKEN_DROP_POLICY_POSITION)
+    int low = low_bits(m);
+    if (!key_bits(m))
         return 0;
-    return m->dim.real == F64 ? ((const uint64_t *)x->weight)[pair] : ((const uint32_t *)x->weight)[pair];
+    uint64_t weight =
+        m->dim.real == F64 ? ((const uint64_t *)x->weight)[pair] : ((const uint32_t *)x->weight)[pair];
+    return (weight + (1u << (low - 1))) >> low;
 }
 
 /* ---- thresholds ---- */
@@ -157,15 +176,14 @@ static int all_fit(const Model *m)
 static int find_thresholds(Model *m, int64_t pairs, int64_t capacity)
 {
     Capacity *x = &m->capacity;
-    int bits = m->cfg->moe_token_drop_policy == MOE_TOKEN_DROP_POLICY_POSITION ? 0
-               : 8 * (int)dtype_size(m->dim.real);
+    int first = (key_bits(m) + 7) / 8 * 8 - 8;
     for (int64_t e = 0; e < m->cfg->num_moe_experts; e++) {
         x->threshold[e] = 0;
         x->ties[e] = capacity;
     }
-    for (int shift = bits - 8; shift >= 0; shift -= 8) {
+    for (int shift = first; shift >= 0; shift -= 8) {
         count_bins(m, pairs, shift);
-        if (shift == bits - 8 && pairs >= 0 && all_fit(m))
+        if (shift == first && pairs >= 0 && all_fit(m))
             return 0;
         for (int64_t e = 0; e < m->cfg->num_moe_experts; e++) {
             int bin = BINS - 1;

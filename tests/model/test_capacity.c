@@ -1,6 +1,6 @@
 /* test_capacity -- which pairs an expert takes, under a launcher, on every tp x cp that divides the world: by
  * an oracle in integers, in which every rank knows all tokens of the microbatch. Weights are a few numbers,
- * so that ties are many. */
+ * so that ties are many; equal ones differ by roundings, which are others on every rank and grid. */
 #include "job.h"
 #include "model.h"
 #include "test.h"
@@ -9,9 +9,9 @@ typedef enum { UNIFORM, ONE_HOT, SKEWED, SPREADS } Spread;
 static const char *const spread_name[SPREADS] = {"uniform", "one hot", "skewed"};
 static int world, rank, dropped, filled;
 
-/* A capacity factor is over / under. */
+/* A capacity factor is over / under. close, bool: weights of which each is little above the one before. */
 typedef struct {
-    int B, positions, E, k, over, under, by_position, pad, tp, cp;
+    int B, positions, E, k, over, under, by_position, pad, close, tp, cp;
     Spread spread;
     Dtype real;
 } Case;
@@ -25,8 +25,18 @@ static int32_t expert_of(const Case *c, int64_t t, int j)
     return (int32_t)((start + (uint64_t)j) % (uint64_t)c->E);
 }
 
-/* Its weight in sixteenths. */
+/* Its weight in steps. */
 static int weight_of(int64_t t, int j) { return (int)(philox(6, (uint64_t)t, (uint64_t)j).v[0] % 5); }
+
+/* The weight as a rank computes it: steps of a sixteenth, or close to each other, and the rounding of sums
+ * whose order is the rank's own. */
+static double computed_weight(const Case *c, int64_t t, int j)
+{
+    uint64_t draw = philox(7 + (uint64_t)rank, (uint64_t)t, (uint64_t)(j + 64 * c->tp)).v[0];
+    double noise = ((double)(draw % 65) - 32) * (c->real == F64 ? 0x1p-53 : 0x1p-24),
+           step = c->real == F64 ? 0x1p-22 : 0x1p-10;
+    return (c->close ? 0.25 * (1 + weight_of(t, j) * step) : weight_of(t, j) / 16.0) * (1 + noise);
+}
 
 static int64_t capacity_by_hand(const Case *c)
 {
@@ -64,9 +74,10 @@ static int64_t token_of(const Case *c, const Grid *g, int64_t row)
 static const char *say(const Case *c)
 {
     static char text[200];
-    snprintf(text, sizeof text, "tp %d cp %d, %d x %d tokens, %d of %d experts, factor %d/%d, %s, %s, %s%s",
+    snprintf(text, sizeof text, "tp %d cp %d, %d x %d tokens, %d of %d experts, factor %d/%d, %s, %s, %s%s%s",
              c->tp, c->cp, c->B, c->positions, c->k, c->E, c->over, c->under, spread_name[c->spread],
-             c->by_position ? "position" : "probs", c->real == F64 ? "F64" : "F32", c->pad ? ", pad" : "");
+             c->by_position ? "position" : "probs", c->real == F64 ? "F64" : "F32", c->pad ? ", pad" : "",
+             c->close ? ", close" : "");
     return text;
 }
 
@@ -109,9 +120,9 @@ static void check_case(Model *m, const Case *c, const Grid *g, Arena *mem)
         int j = (int)(i % c->k);
         a.choice[i] = expert_of(c, t, j);
         if (c->real == F64)
-            ((double *)a.weight.p)[i] = weight_of(t, j) / 16.0;
+            ((double *)a.weight.p)[i] = computed_weight(c, t, j);
         else
-            ((float *)a.weight.p)[i] = (float)weight_of(t, j) / 16;
+            ((float *)a.weight.p)[i] = (float)computed_weight(c, t, j);
     }
     capacity_drop(m, &p, &a);
     for (int64_t i = 0; i < R * c->k; i++) {
@@ -153,11 +164,11 @@ static void check_grid(int tp, int cp, Device *d, Arena *mem)
     grid_open(&g, &spec, world, rank);
     for (size_t f = 0; f < sizeof factors / sizeof *factors; f++)
         for (size_t e = 0; e < sizeof of / sizeof *of; e++)
-            for (int i = 0; i < 2 * 2 * SPREADS; i++) {
+            for (int i = 0; i < 2 * 2 * 2 * SPREADS; i++) {
                 Case c = {.B = 1 + (int)e % 3, .positions = tp * cp * (2 + (int)(f + e) % 4), .E = of[e][0],
                           .k = of[e][1], .over = factors[f][0], .under = factors[f][1], .by_position = i % 2,
-                          .pad = i / 2 % 2, .tp = tp, .cp = cp, .spread = (Spread)(i / 4),
-                          .real = (i + (int)e) % 3 ? F64 : F32};
+                          .pad = i / 2 % 2, .tp = tp, .cp = cp, .close = i / 4 % 2,
+                          .spread = (Spread)(i / 8), .real = (i + (int)e) % 3 ? F64 : F32};
                 run_case(c, &g, d, mem);
             }
     grid_close(&g);
