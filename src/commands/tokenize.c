@@ -1,6 +1,7 @@
 /* train tokenize -- makes a Megatron corpus, PREFIX.bin and PREFIX.idx, of text
  *
- * A file ending in .jsonl or .json has one JSON object a line, with a document in its field --json-key.
+ * A file ending in .jsonl or .json has one JSON object a line, with a document in its field --json-key; a
+ * byte-order mark before the first is skipped.
  * Any other file is one document. A folder stands for the regular files in it and below, sorted by name,
  * without hidden ones. The end-of-document token follows each document; empty documents are left out.
  *
@@ -33,7 +34,8 @@
 
 #define FREE_SPACE "; change: free space where PREFIX is"
 
-typedef struct { char *path; int64_t size; int json; } Input;
+/* from: byte of the file at which its text starts; behind the byte-order mark that some write before JSON. */
+typedef struct { char *path; int64_t size, from; int json; } Input;
 
 /* Whole documents for one thread: lines of one JSON file, or one text file. */
 typedef struct {
@@ -98,7 +100,7 @@ static void add_input(Job *j, const char *path)
     if (fd < 0)
         give_up(j, EXIT_DATA, "text", xasprintf("%s; change: name files of text, or folders of them", why));
     unsigned char h[4] = {0};
-    int packed = size >= 4 && file_read_at(fd, path, h, 4, 0, why) &&
+    int read = file_read_at(fd, path, h, size < 4 ? size : 4, 0, why), packed = size >= 4 && read &&
                  (!memcmp(h, "\x1f\x8b", 2) || !memcmp(h, "\x28\xb5\x2f\xfd", 4) || !memcmp(h, "BZh", 3) ||
                   !memcmp(h, "\xfd" "7zX", 4) || !memcmp(h, "PK\3\4", 4));
     close(fd);
@@ -107,8 +109,9 @@ static void add_input(Job *j, const char *path)
     size_t n = strlen(path);
     int json = (n > 6 && !strcmp(path + n - 6, ".jsonl")) || (n > 5 && !strcmp(path + n - 5, ".json"));
     j->input = xrealloc(j->input, sizeof *j->input * (size_t)(j->inputs + 1));
-    j->input[j->inputs++] = (Input){xstrdup(path), size, json};
-    j->bytes += size;
+    int64_t from = json && read && !memcmp(h, "\xef\xbb\xbf", 3) ? 3 : 0;
+    j->input[j->inputs++] = (Input){xstrdup(path), size, from, json};
+    j->bytes += size - from;
 }
 
 static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts_name, (*b)->fts_name); }
@@ -288,7 +291,7 @@ static int open_input(Job *j, const Input *in)
 static void run_json(Job *j, Pool *pool, const Input *in)
 {
     int fd = open_input(j, in);
-    int64_t lines = 0, kept = 0, from = 0, want = BATCH;
+    int64_t lines = 0, kept = 0, from = in->from, want = BATCH;
     while (from < in->size || kept > 0) {
         int64_t more = in->size - from < want - kept ? in->size - from : want - kept, end = kept + more;
         read_into(j, in, fd, kept, more, from);

@@ -226,6 +226,21 @@ static void test_command(void)
     CHECK(TOKENIZE(0, "", b, "-o", to, "--json-key", "body"), "%s", said);
     CHECK(holds(to, 1, (const char *[]){"key"}, 1), "%s", said);
 
+    /* a byte-order mark is no part of a file's first line, as some writers of JSON have it */
+    put_text(b, "\xef\xbb\xbf{\"text\":\"one\"}\n{\"text\":\"two\"}\n");
+    CHECK(TOKENIZE(0, "", b, b, "-o", to), "%s", said);
+    CHECK(holds(to, 4, (const char *[]){"one", "two", "one", "two"}, 1), "%s", said);
+    put_text(b, "\xef\xbb\xbf");
+    CHECK(TOKENIZE(EXIT_DATA, "hold no text", b, "-o", to), "%s", said);
+    put_text(b, "{\"text\":\"one\"}\n\xef\xbb\xbf{\"text\":\"two\"}\n");
+    CHECK(TOKENIZE(EXIT_DATA, "b.jsonl:2: something other than a JSON object", b, "-o", to), "%s", said);
+    put_text(a, "\xef\xbb\xbfone\n");
+    CHECK(TOKENIZE(0, "", a, "-o", to), "%s", said);
+    CHECK(holds(to, 1, (const char *[]){"\xef\xbb\xbfone\n"}, 1), "a text keeps its bytes: %s", said);
+    put_text(a, "one\n");
+    put_text(b, "{\"body\":\"key\"}\n");
+    CHECK(TOKENIZE(0, "", b, "-o", to, "--json-key", "body"), "%s", said);
+
     put_text(b, "{\"text\":\"fine\"}\n\n{\"text\":\"fine\"}\n{\"text\":\"\\q\"}\n{\n");
     CHECK(TOKENIZE(EXIT_DATA, "b.jsonl:4: an unknown escape", b, "-o", to), "%s", said);
     CHECK(holds(to, 1, (const char *[]){"key"}, 1), "a failed run left the old pair alone: %s", said);

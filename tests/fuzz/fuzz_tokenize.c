@@ -22,8 +22,10 @@ static void run(const uint8_t *p, size_t n)
         free(j.input);
         return;
     }
+    p += j.input[0].from;
+    n -= (size_t)j.input[0].from;
     Item it = {.in = j.input,
-               .text = memcpy(xcalloc(n, 1), p, n),
+               .text = memcpy(xcalloc(n + 1, 1), p, n),
                .bytes = (int64_t)n,
                .out = xcalloc(n + 1, (size_t)j.width)};
     j.item = &it;
@@ -53,10 +55,11 @@ static void seeds(void)
         fuzz_seed_text(s);
         free(s);
     }
+    fuzz_seed_text("\x11\xef\xbb\xbf{\"text\":\"marked\"}\n");
     fuzz_seed("\x11\x1f\x8b\x08\0", 5);
 }
 
 static const char *const words[] = {"{\"text\":\"", "\"}\n", "\\ud83d\\ude00", "\n", "\r\n", "PK\3\4",
-                                    "BZh",          NULL};
+                                    "BZh",          "\xef\xbb\xbf", NULL};
 
 const FuzzTarget fuzz_tokenize = {"tokenize", run, seeds, NULL, {EXIT_DATA}, words};
