@@ -26,16 +26,22 @@ typedef struct {
     int at[COLUMNS];           /* place of a column; -1: the table does not have it */
 } Table;
 
-/* The next cell of a line, without its quotes, on the heap; NULL at the end of the line. *rest: in/out. */
+/* The next cell of a line, on the heap, without its quotes; two quotes within them are one of the cell (RFC
+ * 4180). NULL at the end of the line. *rest: in/out. */
 static char *next_cell(const Table *t, const char **rest)
 {
     const char *s = *rest;
     if (!s)
         return NULL;
     int quoted = *s == '"';
-    size_t n = strcspn(s + quoted, quoted ? "\"" : ",");
-    char *cell = xasprintf("%.*s", (int)n, s + quoted);
-    s += quoted + n;
+    const char *end = s += quoted;
+    while (*end && (quoted ? *end != '"' || end[1] == '"' : *end != ','))
+        end += 1 + (quoted && *end == '"');
+    char *cell = xasprintf("%.*s", (int)(end - s), s), *to = cell;
+    for (const char *from = cell; *from; from += 1 + (quoted && *from == '"'))
+        *to++ = *from;
+    *to = 0;
+    s = end;
     if (quoted && *s++ != '"')
         SCORE_ERROR("%s:%d: a quote is not closed; change: end the cell with \"", t->path, t->line);
     if (*s && *s != ',')
@@ -174,7 +180,8 @@ void score_open(Score *s, const char *path, const Machine *m, int nargs, char **
     *s = (Score){.path = path};
     if (!text)
         SCORE_ERROR("%s; change: the path of a CSV file, as those of configs/published", why);
-    for (char *line = text, *next; line; line = next) {
+    char *first = text + (strncmp(text, "\xef\xbb\xbf", 3) ? 0 : 3);    /* behind a byte-order mark */
+    for (char *line = first, *next; line; line = next) {
         next = strchr(line, '\n');
         if (next)
             *next++ = 0;

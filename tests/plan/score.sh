@@ -28,12 +28,18 @@ head='name,world,config,step_s,num_layers,hidden_size,num_attention_heads,tensor
 {
     echo "# a comment"
     echo "$head,set"
-    echo "\"half, quoted\",16,base.yaml,$(awk -v s="$step" 'BEGIN { printf "%.12g", s / 500 }'),4,1024,16,2,64,\"\""
+    echo "\"half, \"\"quoted\"\"\",16,base.yaml,$(awk -v s="$step" 'BEGIN { printf "%.12g", s / 500 }'),4,1024,16,2,64,\"\""
 } > "$work/rows.csv"
 "$TRAIN" score "$work/rows.csv" --machine $machine micro_batch_size=2 --json > "$work/out" 2> "$work/err" || fail "one row"
 error=$(sed -n 's/.*"error_percent": \([0-9.e+-]*\).*/\1/p' "$work/out")
 awk -v e="$error" 'BEGIN { exit !(e > -50.000001 && e < -49.999999) }' || fail "half as long as measured: $error %"
-grep -q '"name": "half, quoted"' "$work/out" || fail "a quoted cell"
+grep -Fq '"name": "half, \"quoted\""' "$work/out" || fail "a quoted cell"
+
+# as spreadsheets write it: a byte-order mark, and two characters at the end of a line
+{ printf '\357\273\277'; sed -e 1d -e 's/$/\r/' "$work/rows.csv"; } > "$work/marked.csv"
+"$TRAIN" score "$work/marked.csv" --machine $machine micro_batch_size=2 --json > "$work/again" 2> "$work/err" ||
+    fail "a byte-order mark"
+diff "$work/out" "$work/again" > "$work/err" || fail "a byte-order mark: other numbers"
 
 # Tokens a second of the whole job: 64 samples of 2,048 tokens in the step's time are an error of 0.
 {
@@ -61,6 +67,8 @@ refused "$head\n$row,5" "10 cells under 9 columns"
 refused "$head\nx,16.5,base.yaml,1,4,1024,16,2,64" "world '16.5' is no number of ranks"
 refused "$head\nx,16,base.yaml,0,4,1024,16,2,64" "step_s '0' is no number above 0"
 refused "$head\n\"x,16,base.yaml,1,4,1024,16,2,64" "a quote is not closed"
+refused "$head\n\"x\"\",16,base.yaml,1,4,1024,16,2,64" "a quote is not closed"
+refused "$head\n\"x\"y,16,base.yaml,1,4,1024,16,2,64" "behind a quoted cell"
 refused "$head\nx,16,base.yaml,1,4,1024,16,3,64" "rows.csv:2: the list above is about this row, x"
 refused "# nothing" "no rows"
 "$TRAIN" score $tables/sc21.csv > "$work/out" 2> "$work/err"
