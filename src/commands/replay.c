@@ -209,7 +209,10 @@ int command_replay(int argc, char **argv)
     p.dir = cli_next(&a, "RUN");
     cli_end(&a);
     char *path = xasprintf("%s/config.yaml", p.dir);
-    a.v[a.n++] = "finetune=false";     /* in the place of RUN: a checkpoint of the run is its whole state */
+    a.v = xrealloc(a.v, (size_t)(a.n + 3) * sizeof *a.v);
+    a.v[a.n++] = "finetune=false";             /* a checkpoint of the run is its whole state */
+    a.v[a.n++] = "memory_save_interval=null";  /* a replay keeps no copies, and needs no folder for them */
+    a.v[a.n] = NULL;
     const Config *cfg = start_config(path, &a, USE_TRAIN);
     if (!kept_read(&p.kept, p.dir, isnan(iteration) ? -1 : (int64_t)iteration, cfg->seq_length, why))
         die(EXIT_CONFIG, "replay", "%s; change: a run that has stopped at a number that is not finite, or "

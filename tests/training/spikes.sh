@@ -132,6 +132,14 @@ for n in 1 4; do
     said again false
 done
 
+# a replay keeps no copies: memory_save_interval of the run means nothing to it, under whichever launcher
+run 2 6 --restarts 2 "$work/tiny.yaml" save="$work/nan-copies" optimizer=sgd lr=1000 clip_grad=0 \
+    params_dtype=fp32 on_spike=none memory_save_interval=1
+run 2 0 replay "$work/nan-copies" --json
+said again true bitwise true
+run 2 0 --restarts 1 replay "$work/nan-copies" --json memory_save_interval=2
+said again true bitwise true
+
 # ---- the corpus has changed: the samples are the kept ones, from the checkpoint just before them
 tr 'a-z' 'b-za' < "$work/text" > "$work/text.new"
 "$TRAIN" tokenize "$work/text.new" -o "$work/corpus" > "$work/log" 2>&1 || bad tokenize
