@@ -47,7 +47,7 @@ typedef struct {
  *
  *   spec  in   [specs]  prefix or either file of a megatron pair; llm.c shard or glob pattern of shards;
  *                       `raw:` with a file or a pattern of u16 tokens. Several specs make one stream, in
- *                       which no megatron pair may be
+ *                       the order given and without megatron pairs; a pattern's files follow their names
  *   why   out           what is wrong, if NULL is returned */
 Corpus *corpus_open(int specs, const char *const *spec, char **why);
 void corpus_close(Corpus *c);
