@@ -34,13 +34,20 @@ static double tolerance_of(const Config *c)
     }
 }
 
-/* The least size that a tensor counts with, as a share of the largest gradient: some gradients are zero in
- * exact arithmetic, and what they hold is the rounding of sums as large as the others. */
+/* The least size that a tensor counts with, as a share of the largest gradient. Some gradients are zero in
+ * exact arithmetic (of a bias of keys, of queries that see one key), and what they hold is the rounding of
+ * sums whose terms are as large as the largest gradient, or larger. So the least difference that counts, the
+ * tolerance times this share, is a multiple of that rounding: some 8 units in the last place of the largest
+ * gradient in fp64 and fp32, where 0.9 was seen in 200 runs of random weights, of up to 24 layers and 4
+ * ranks; and 0.3 in 16 bits, where 0.08 was seen, because sums are taken in fp32 and the roundings of their
+ * many terms average out. In FP8 it is 0.5 % of the largest gradient, where 0.06 % was seen. A sum that is
+ * missing or doubled is found in every tensor above that: 2e-15 of the largest gradient in fp64, 8e-7 in
+ * fp32. */
 static double least_of(const Config *c)
 {
     if (c->params_dtype == PARAMS_DTYPE_FP64 && c->fp8 == FP8_NONE)
-        return 1e-6;
-    return c->params_dtype == PARAMS_DTYPE_FP32 && c->fp8 == FP8_NONE ? 1e-2 : 1e-3;
+        return 2e-4;
+    return c->params_dtype == PARAMS_DTYPE_FP32 && c->fp8 == FP8_NONE ? 1e-1 : 2e-2;
 }
 
 /* Computes loss, norm and gradients of the first global batch; the gradients stay in the run. */

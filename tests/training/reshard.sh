@@ -109,9 +109,13 @@ done
     run 4 0 verify "$work/tiny.yaml" load="$work/parts" $cp4
     run 8 0 verify "$work/tiny.yaml" $cp2
 }
-# a bias of keys changes no softmax: its gradient is the rounding of others
-for dtype in fp32 bf16; do
-    run 2 0 verify "$work/tiny.yaml" params_dtype=$dtype tensor_model_parallel_size=2 normalization=LayerNorm qk_layernorm=true \
-        position_embedding_type=learned_absolute hidden_dropout=0 attention_dropout=0
+# a bias of keys changes no softmax, nor does a query that sees one key alone: gradients that are the rounding of others
+for dtype in fp64 fp32 bf16 fp16; do
+    for keys in '' 'num_query_groups=1 num_attention_heads=8 position_embedding_type=none init_method_std=0.2' \
+        'num_query_groups=1 num_attention_heads=8 position_embedding_type=rope window_size=1 init_method_std=0.2'; do
+        # shellcheck disable=SC2086
+        run 2 0 verify "$work/tiny.yaml" params_dtype=$dtype tensor_model_parallel_size=2 normalization=LayerNorm qk_layernorm=true \
+            position_embedding_type=learned_absolute hidden_dropout=0 attention_dropout=0 $keys
+    done
 done
 echo "other layouts agree"
