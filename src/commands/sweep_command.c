@@ -62,7 +62,7 @@ typedef struct { const Config *c; char **line; int n, alone; } Rest;
  * their place (alone). */
 static Rest load_rest(const Sweep *s)
 {
-    Rest r = {.line = keep_alloc((size_t)s->nargs + SWEPT, sizeof *r.line)};
+    Rest r = {.line = keep_alloc((size_t)s->nargs + SWEPT + 1, sizeof *r.line)};
     Check as_is;
     for (int i = 0; i < s->nargs; i++) {
         int option = option_of(s->args[i]);
@@ -71,6 +71,7 @@ static Rest load_rest(const Sweep *s)
         else if (swept_at(option) < 0 || option == OPT_pipeline_schedule)
             r.line[r.n++] = s->args[i];
     }
+    r.line[r.n++] = "memory_save_interval=null";   /* as in every launch, which nothing restarts */
     config_check(&as_is, s->path, r.n, r.line, WORLD_SMALLEST, s->measure ? USE_TRAIN : USE_MODEL);
     r.alone = as_is.n + as_is.dropped > 0;
     for (int i = 0; i < SWEPT && r.alone; i++)
