@@ -56,6 +56,7 @@ typedef struct {
     SaveTimes times;                   /* of this start */
     const char *why;                   /* how the run ended, for people */
     int64_t saved;                     /* iteration of the newest checkpoint in the log; -1: none */
+    int owes_copy;                     /* bool: a copy in memory was due while a save was under way */
     int argc;
     char **argv;                       /* [argc] arguments of the command */
 } Training;
@@ -263,13 +264,39 @@ static int stopped(Training *t, int saves, int *wants_save)
     return *wants_save ? EXIT_REQUEUE : 128 + t->stop_asked;
 }
 
+/* Whether save_interval asks for a save of the iteration that the run is at. */
+static int save_due(const Training *t)
+{
+    return t->cfg->save_interval != CFG_ABSENT && t->run.progress.iteration % t->cfg->save_interval == 0;
+}
+
+/* Whether a copy in memory is made after this iteration. None is made while a save to the disk is under way:
+ * after a death the run would go on from the copy without that save, and a rewind would go back further. The
+ * copy is made once the save has ended; a save that is due now waits for that itself.
+ *   saves  in  bool: a save to the disk is due */
+static int copy_due(Training *t, int saves)
+{
+    const RunCheckpoint *c = &t->run.checkpoint;
+    int due = c->memory && (t->owes_copy || t->run.progress.iteration % t->cfg->memory_save_interval == 0);
+    t->owes_copy = due && !saves && saver_under_way(c->saver);
+    return due && !t->owes_copy;
+}
+
+/* Whether the start lacks a save on the disk: a rewind needs a state to go back to from the first step on,
+ * and a death may have cut off the save of the iteration whose copy in memory was loaded. */
+static int owes_save(const Training *t)
+{
+    int cut_off = t->dir.memory && t->saved < t->run.progress.iteration && save_due(t);
+    return cut_off || (t->cfg->on_spike == ON_SPIKE_REWIND && t->saved < 0);
+}
+
 /* Decides whether the run ends after this iteration. Returns its exit code, or -1: the run goes on. Sets
  * t->why; *wants_save: a checkpoint is due. */
 static int ending(Training *t, int *wants_save)
 {
     const Config *c = t->cfg;
     int64_t i = t->run.progress.iteration;
-    int saves = c->save_at_end, due = c->save_interval != CFG_ABSENT && i % c->save_interval == 0;
+    int saves = c->save_at_end, due = save_due(t);
     agree_on_signals(t);
     if (t->save_asked || t->stop_asked)
         saver_hurry(t->run.checkpoint.saver);
@@ -355,7 +382,7 @@ static int train_loop(Training *t)
         tell_saved(t);
         eval_ms = evaluates ? evaluate(t) : 0;
         code = ending(t, &wants_save);
-        int copies = memory && code < 0 && t->run.progress.iteration % c->memory_save_interval == 0;
+        int copies = code < 0 && copy_due(t, wants_save);
         if (wants_save || copies || code >= 0)     /* the log has every step that a checkpoint contains */
             settle(t, 0);
         if (code >= 0)
@@ -516,8 +543,8 @@ int training_run(int argc, char **argv)
     }
     if (speaks(&t))
         start_log(&t);
-    if (t.cfg->on_spike == ON_SPIKE_REWIND && t.saved < 0)
-        save(&t, t.run.checkpoint.saver);  /* a rewind needs a state to go back to from the first step on */
+    if (owes_save(&t))
+        save(&t, t.run.checkpoint.saver);
     int code = train_loop(&t);
     if (t.valid)
         loader_close(t.valid);

@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -20,6 +21,7 @@
 static int short_writes; /* pwrite moves half of what it is given, and every third call is interrupted */
 static atomic_int held_writes;      /* not 0: pwrite waits */
 static atomic_int held_reads;       /* not 0: pread waits */
+static atomic_int held_saves;       /* not 0: pwrite waits where it is for a checkpoint on the disk */
 static atomic_int flips;            /* so many writes after the start of a file write one bit wrong */
 static int slow_names;              /* ms that rename and unlink wait before they do it */
 static atomic_int drops;            /* files taken out of memory so far */
@@ -86,12 +88,22 @@ static int full(void)
     return 1;
 }
 
+/* Whether the file is part of a checkpoint, but not of a copy in memory. */
+static int is_of_save(int fd)
+{
+    char link[32], path[512] = "";
+    const char *memory = getenv("GRIDIRON_MEMORY");
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    return readlink(link, path, sizeof path - 1) > 0 && strstr(path, "/checkpoints/") &&
+           !(memory && !strncmp(path, memory, strlen(memory)));
+}
+
 ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
 {
     static atomic_int calls;
     if (faulty("pwrite64") || full())
         return -1;
-    while (atomic_load(&held_writes))
+    while (atomic_load(&held_writes) || (atomic_load(&held_saves) && is_of_save(fd)))
         usleep(1000);
     if (short_writes && atomic_fetch_add(&calls, 1) % 3 == 0) {
         errno = EINTR;

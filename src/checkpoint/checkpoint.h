@@ -115,6 +115,9 @@ double saver_poll(Saver *s);
  * committed; -1: none. Collective. */
 int64_t saver_wait(Saver *s);
 
+/* Whether a save is under way: it is not written yet, or not read back. The same on every rank. */
+int saver_under_way(const Saver *s);
+
 /* As saver_wait, without waiting: the newest commit that saver_poll, _save or _wait has seen. Not
  * collective. */
 int64_t saver_committed(const Saver *s);

@@ -365,6 +365,8 @@ double saver_poll(Saver *s)
     return took;
 }
 
+int saver_under_way(const Saver *s) { return s->phase != IDLE && s->phase != DELETING; }
+
 int64_t saver_committed(const Saver *s) { return s->committed; }
 
 int64_t saver_wait(Saver *s)

@@ -4,7 +4,8 @@
  * it at the end. It outlives every rank. A second Saver writes there what checkpoint.h describes, always from
  * a snapshot, and keeps the newest MEMORY_KEPT copies; one more is there while it is written. The folder has
  * the form of a run directory, so a start loads a copy as it loads a checkpoint: each block against its hash,
- * in any layout.
+ * in any layout. No copy is made while a save to the disk is under way (train.c), so that the disk has every
+ * save that was due before a copy; a start from a copy whose own iteration is to be saved saves it.
  *
  * On one host the folder outlives every process. With several, each rank's shards also go to a rank of the
  * next host, in rounds between steps, so that a host that is lost takes no shard with it; the manifest is

@@ -62,6 +62,24 @@ same model "$work/run" disk
 [ "$(ls "$work/run/checkpoints")" = "iter_0000012
 latest" ] || fail "checkpoints: $(ls "$work/run/checkpoints")"
 
+# a rank dies while a save is written from a snapshot: the save is made up for, and kept for good
+# shellcheck disable=SC2086
+run 0 '0 save 4 0 hold\n' 5 $model save_interval=4 async_save=true save_retain_interval=4
+says '^restart 1 of 5: .* goes on after iteration [234] (memory)' held
+same model "$work/run" held
+[ "$(ls "$work/run/checkpoints")" = "iter_0000004
+iter_0000008
+iter_0000012
+latest" ] || fail "held: $(ls "$work/run/checkpoints")"
+# the same where the copy in memory is of the iteration itself: save_interval asks for it only at the second start
+echo '[ "$OMPI_COMM_WORLD_RANK" != 0 ] || copies > "$FAULT_DIR/copies"
+set -- "$@" save_interval=$(expr "$(copies | tail -n 1)" : ".*iter_0*\([0-9]*\)") async_save=true' > "$work/before.2"
+# shellcheck disable=SC2086
+run 0 '1 B 9 0\n' 5 $model
+newest=$(tail -n 1 "$FAULT_DIR/copies")
+[ -d "$work/run/checkpoints/${newest##*/}" ] || fail "not made up for: ${newest##*/}"
+same model "$work/run" "made up for"
+
 # hosts: one of them loses its folder, and gets its shards and its peer's from others
 echo '[ "$OMPI_COMM_WORLD_RANK" != 0 ] || rm -r "$GRIDIRON_MEMORY/host.0"' > "$work/before.2"
 # shellcheck disable=SC2086

@@ -20,7 +20,8 @@
  * a signal that does not come), pipe (reads a FIFO that nobody writes), disk (sleeps in the system where
  * only SIGKILL wakes it, as before a file system that does not answer), thread (another thread keeps the
  * engine's lock), drop (the next message that it sends is lost), nap (sleeps for four seconds and goes
- * on), down (rounds down from now on; MICROSECONDS is 0: a signal's handler cannot change modes), slow
+ * on), hold (nothing more of a checkpoint on the disk is written; three iterations later the rank is
+ * killed), down (rounds down from now on; MICROSECONDS is 0: a signal's handler cannot change modes), slow
  * (for 20 iterations every instruction of SITE takes MICROSECONDS percent longer than these usually did;
  * SITE `all`: F, B and S), pause (in that iteration SITE takes MICROSECONDS longer each time: letters as
  * above, or "save"), link (from the first instruction of that iteration on each operation of the group
@@ -311,6 +312,8 @@ static void strike(int sig)
         sleep_deep();
     else if (!strcmp(how, "nap"))
         usleep(4000000);
+    else if (!strcmp(how, "hold"))
+        held_saves = 1;
     else if (!strcmp(how, "drop"))
         dropping = 1;
     else if (!strcmp(how, "down"))
@@ -409,6 +412,8 @@ void __wrap_comm_note(const char *text)
     at_iteration = of ? atoll(of + 14) : at_iteration;
     if (!strcmp(how, "op") || !strcmp(how, "link") || !strcmp(how, "late"))
         return;
+    if (held_saves && at_iteration >= iteration + 3)
+        kill(getpid(), SIGKILL);
     if (!strcmp(how, "pause")) {
         if ((rank == victim || victim == -2) && is_there(text))
             usleep((useconds_t)delay);

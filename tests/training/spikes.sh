@@ -94,6 +94,20 @@ spikes "$work/alive" > "$work/a"; spikes "$work/killed" > "$work/b"
 diff "$work/a" "$work/b" || bad "a rewind after a death: other spikes"
 same_end "$work/alive" "$work/killed"
 
+# ---- the rank dies while a save is written from a snapshot: the run that goes on from memory still has that save
+run 1 0 "$work/tiny.yaml" save="$work/saved" on_spike=rewind save_interval=$((at - 4)) async_save=true
+rm -r "$work/started.0"
+(
+    export FAULT="0 save $((at - 4)) 0 hold" FAULT_DIR="$work" TRAIN="$work/once"
+    run 1 0 --restarts 2 "$work/tiny.yaml" save="$work/held" on_spike=rewind save_interval=$((at - 4)) \
+        async_save=true memory_save_interval=1
+) || exit 1
+grep -q '^restart 1 of 2: ' "$work/log" || bad "held: no restart"
+spikes "$work/saved" > "$work/a"; spikes "$work/held" > "$work/b"
+grep -q "\"rewound_to\": $((at - 4))\$" "$work/a" || bad "no rewind to $((at - 4))"
+diff "$work/a" "$work/b" || bad "a rewind after a death in a save: other spikes"
+same_end "$work/saved" "$work/held"
+
 # ---- the level changes for good
 run 1 6 "$work/tiny.yaml" save="$work/level" spike_sigma=1e-9 spike_window=4 train_iters=400
 grep -q 'error\[spikes\].*change: ' "$work/log" || bad "a run that skips on and on"
