@@ -319,27 +319,53 @@ static int ending(Training *t, int *wants_save)
     return -1;
 }
 
+/* What is told of a spike: a line for people, and a line of metrics.jsonl. */
+typedef struct { Log *log; char *text; json_t *record; } SpikeTold;
+
+static SpikeTold tell_spike(const Training *t)
+{
+    return (SpikeTold){t->log, spikes_text(&t->run.spikes, t->cfg), spikes_record(&t->run.spikes, t->cfg)};
+}
+
+static void say_spike(void *told)
+{
+    SpikeTold *s = told;
+    log_note(s->log, "%s", s->text);
+    log_event(s->log, s->record);
+    json_decref(s->record);
+    free(s->text);
+}
+
+/* Goes back to the newest checkpoint. Where that is damaged or gone, on_corrupt says whether the one before
+ * it is taken; if not, the job ends.
+ *   told  in/out  said before the job ends: the spike as it is known before the rewind */
+static void rewind_run(Training *t, SpikeTold *told)
+{
+    flight_phase(PHASE_OTHER);
+    saver_wait(t->run.checkpoint.saver);
+    tell_saved(t);
+    char *dir = xasprintf("%s/checkpoints/iter_%07ld", t->dir.path, t->saved);
+    int previous = t->cfg->on_corrupt == ON_CORRUPT_PREVIOUS;
+    if (previous && newest_on_disk(t) < t->saved && speaks(t))
+        warn("%s is gone; taking the checkpoint before it", dir);
+    run_rewind(&t->run, &(LoadFrom){.path = previous ? t->dir.path : dir, .lost = say_spike, .ctx = told});
+    free(dir);
+    flight_phase(PHASE_STEP);
+}
+
 /* Records the spike that the step collected last was, if it was one, and goes back where that is asked. */
 static void act_on_spike(Training *t)
 {
-    Run *r = &t->run;
-    if (!r->spikes.now.iteration)
+    if (!t->run.spikes.now.iteration)
         return;
+    SpikeTold told = tell_spike(t);
     if (t->cfg->on_spike == ON_SPIKE_REWIND) {
-        flight_phase(PHASE_OTHER);
-        saver_wait(r->checkpoint.saver);
-        tell_saved(t);
-        char *dir = xasprintf("%s/checkpoints/iter_%07ld", t->dir.path, t->saved);
-        run_rewind(r, dir);
-        free(dir);
-        flight_phase(PHASE_STEP);
+        rewind_run(t, &told);
+        json_decref(told.record);
+        free(told.text);
+        told = tell_spike(t);
     }
-    char *text = spikes_text(&r->spikes, t->cfg);
-    json_t *record = spikes_record(&r->spikes, t->cfg);
-    log_note(t->log, "%s", text);
-    log_event(t->log, record);
-    json_decref(record);
-    free(text);
+    say_spike(&told);
 }
 
 /* Collects and logs the metrics of finished steps, oldest first, until at most `open` steps are

@@ -157,7 +157,7 @@ static inline int64_t load(const char *dir, int layout, int rank, int size, cons
     make(&m, layout, rank, size);
     Comm self;
     comm_self_open(&self, "all");
-    json_t *state = checkpoint_load(dir, cfg, &self, m.p, m.n, 0, NULL);
+    json_t *state = checkpoint_load(&(LoadFrom){.path = dir}, cfg, &self, m.p, m.n, 0, NULL);
     int64_t it = json_integer_value(json_object_get(state, "iteration"));
     json_decref(state);
     return wrong(&m, it) ? -1 : it;

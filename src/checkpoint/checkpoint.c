@@ -460,6 +460,7 @@ static int read_pieces(Source *s, const TensorPiece *p, int n, int weights_only,
 typedef enum { LOADED, DAMAGED, FOREIGN, GONE } Tried;
 
 typedef struct {
+    const LoadFrom *from;
     const Config *cfg;
     Comm *all;
     const TensorPiece *p;
@@ -505,6 +506,13 @@ static Tried try_candidate(Loading *l, const char *dir, const char *id)
     return tried;
 }
 
+/* Every rank is about to die because nothing can be loaded. */
+static void say_lost(const Loading *l)
+{
+    if (l->from->lost)
+        l->from->lost(l->from->ctx);
+}
+
 /* Tries the candidates until one is loaded. GONE: a live run has deleted one; list them again. */
 static Tried try_list(Loading *l, char **list, int count, char **found_dir)
 {
@@ -520,6 +528,8 @@ static Tried try_list(Loading *l, char **list, int count, char **found_dir)
         if (tried != DAMAGED)
             continue;
         int last = (!copy && l->cfg->on_corrupt != ON_CORRUPT_PREVIOUS) || i == count;
+        if (last)
+            say_lost(l);
         all_ok(l->all, !speaks || !last, EXIT_CHECKPOINT, "checkpoint-damaged",
                "%s: %s; change: %sload=DIR, another checkpoint", list[i], l->why,
                count > 1 ? "on_corrupt=previous to take the one before it, or " : "");
@@ -529,39 +539,31 @@ static Tried try_list(Loading *l, char **list, int count, char **found_dir)
     return tried;
 }
 
-/* memory, bool: from the copies in memory too. */
-static json_t *load(const char *path, const Config *cfg, Comm *all, const TensorPiece *p, int n,
-                    int weights_only, int memory, char **found_dir)
+json_t *checkpoint_load(const LoadFrom *from, const Config *cfg, Comm *all, const TensorPiece *p, int n,
+                        int weights_only, char **found_dir)
 {
-    Loading l = {.cfg = cfg, .all = all, .p = p, .n = n, .weights_only = weights_only};
+    Loading l = {.from = from, .cfg = cfg, .all = all, .p = p, .n = n, .weights_only = weights_only};
+    const char *path = from->path;
     Tried tried = GONE;
     for (int tries = 0; tried == GONE && tries < SOURCE_TRIES; tries++) {
         int count;
         char **list = agree_on_list(all, path, &count);
-        if (memory)
+        if (from->memory)
             list = add_copies(list, &count, all);
+        if (!count)
+            say_lost(&l);
         all_ok(all, count > 0, EXIT_CHECKPOINT, "checkpoint-missing",
                "%s holds no checkpoint: neither a manifest.json nor checkpoints/iter_N with one; "
                "change: load=DIR, a checkpoint or a run directory", path);
         tried = try_list(&l, list, count, found_dir);
         source_list_free(list, count + 1);
     }
+    if (tried != LOADED)
+        say_lost(&l);
     all_ok(all, tried == LOADED, EXIT_CHECKPOINT, "checkpoint-missing",
            tried == GONE ? "each newest checkpoint of %s was deleted while it was read; change: load=DIR, a "
                            "checkpoint that its run keeps, or a larger save_keep_last there"
                          : "%s holds no checkpoint of its own run; change: load=DIR, the checkpoint itself",
            path);
     return l.state;
-}
-
-json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const TensorPiece *p, int n,
-                        int weights_only, char **found_dir)
-{
-    return load(path, cfg, all, p, n, weights_only, 0, found_dir);
-}
-
-json_t *checkpoint_load_newest(const char *path, const Config *cfg, Comm *all, const TensorPiece *p, int n,
-                               int weights_only, char **found_dir)
-{
-    return load(path, cfg, all, p, n, weights_only, 1, found_dir);
 }

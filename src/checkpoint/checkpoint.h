@@ -143,6 +143,18 @@ void saver_loaded(Saver *s, int64_t iteration, int verified);
  * collective. */
 int checkpoint_exists(const char *path);
 
+typedef struct {
+    const char *path;               /* a checkpoint, or a run directory: the newest whole checkpoint of its
+                                     * own run (run_directory.h); those of other runs are skipped with a
+                                     * warning, and the search is repeated when a live run deletes one */
+    int memory;                     /* bool: the newest state of disk and memory (memory_copies.h). A damaged
+                                     * copy in memory is a warning, and the newest state before it is taken,
+                                     * whatever on_corrupt says */
+    void (*lost)(void *ctx);        /* called on every rank before the job ends because the checkpoint is
+                                     * damaged or missing; NULL: no call */
+    void *ctx;
+} LoadFrom;
+
 /* Fills the pieces by name. Any layout may have written the checkpoint; only blocks that hold wanted
  * elements are read, each checked against its hash. Types are converted, rounding to nearest even; to bf16
  * as a master is cast to its weight (half.h): a model has the same weights with masters and without. Moments
@@ -150,9 +162,6 @@ int checkpoint_exists(const char *path);
  * piece NAME.master that the file lacks is read from NAME. A weight whose stored type differs is read
  * from NAME.master where there is one, so that a change of params_dtype loses nothing. Returns the state
  * (json_decref it). Collective over all.
- *   path          in   a checkpoint, or a run directory: the newest whole checkpoint of its own run
- *                      (run_directory.h); those of other runs are skipped with a warning, and the search is
- *                      repeated when a live run deletes one meanwhile
  *   weights_only  in   bool: leave moments as they are; so does "weights_only" in the checkpoint's state,
  *                      which is set in the returned one where cfg->moe_use_upcycling finds a dense model: an
  *                      expert is read from its layer's mlp, and routers stay as they are
@@ -162,13 +171,8 @@ int checkpoint_exists(const char *path);
  * the tensor), unless cfg->on_corrupt is `previous` and an older one loads; a model of another shape,
  * with every key and tensor that differs. Weights alone under another rotary_base, rotary_percent,
  * rope_scaling, norm_epsilon or window_size are a warning. */
-json_t *checkpoint_load(const char *path, const Config *cfg, Comm *all, const TensorPiece *p, int n,
+json_t *checkpoint_load(const LoadFrom *from, const Config *cfg, Comm *all, const TensorPiece *p, int n,
                         int weights_only, char **found_dir);
-
-/* The same from the newest state of disk and memory (memory_copies.h). A damaged copy in memory is a
- * warning, and the newest state before it is taken, whatever on_corrupt says. */
-json_t *checkpoint_load_newest(const char *path, const Config *cfg, Comm *all, const TensorPiece *p, int n,
-                               int weights_only, char **found_dir);
 
 /* The newest iteration up to `most` that path, a run directory, has a checkpoint of; -1: none. Not
  * collective. */

@@ -82,7 +82,7 @@ static void go_there(Replay *p, Run *r, const Config *cfg)
         while (run_open_steps(r))
             run_collect(r, &m);
         if (r->spikes.now.iteration && cfg->on_spike == ON_SPIKE_REWIND)
-            run_rewind(r, p->from);
+            run_rewind(r, &(LoadFrom){.path = p->from});
     }
     all_ok(&r->grid.all, at->consumed_samples == p->kept.first, EXIT_CONFIG, "replay",
            "%s: iteration %lld starts at sample %lld, and the kept one did at %lld; change: the batch sizes "

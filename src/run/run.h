@@ -343,10 +343,10 @@ int run_open_steps(const Run *r);
  * when its loss or a gradient was not finite: neither this step nor a later one has updated
  * anything. Collective. */
 void run_collect(Run *r, Metrics *m);
-/* Goes back to the weights and the optimizer of the checkpoint at `dir`, in place, after a spike: what came
- * after it counts as skipped, up to the spike. Iteration and samples go on behind the spike; steps that were
- * launched meanwhile are dropped and come again. Sets spikes.now.back. Collective. */
-void run_rewind(Run *r, const char *dir);
+/* Goes back to the weights and the optimizer of a checkpoint, in place, after a spike: what came after it
+ * counts as skipped, up to the spike. Iteration and samples go on behind the spike; steps that were launched
+ * meanwhile are dropped and come again. Sets spikes.now.back. Collective. */
+void run_rewind(Run *r, const LoadFrom *from);
 /* Reduces the metrics of the step collected last over all ranks, with the times of the groups (r->own) and
  * slow ranks (r->straggler). Collective. */
 void run_reduce(Run *r, Metrics *m);

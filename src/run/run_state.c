@@ -113,8 +113,8 @@ static void load_loss_scale(Run *r, const json_t *state, const char *dir)
                                     state_int(scale, "tolerance", -r->progress.iteration, INT32_MAX, dir)};
 }
 
-/* As run_load. memory: bool: a copy in memory is taken where that is the newest state. */
-static char *load(Run *r, const char *path, int weights_only, int memory)
+/* As run_load. */
+static char *load(Run *r, const LoadFrom *from, int weights_only)
 {
     char *dir = NULL;
     int n;
@@ -126,8 +126,7 @@ static char *load(Run *r, const char *path, int weights_only, int memory)
     Config cfg = *r->cfg;
     /* forward alone has no initial values for a router */
     cfg.moe_use_upcycling = cfg.moe_use_upcycling && r->use != RUN_FORWARD;
-    json_t *state = (memory ? checkpoint_load_newest : checkpoint_load)(
-        path, &cfg, &r->grid.all, pieces, n, weights_only, &dir);
+    json_t *state = checkpoint_load(from, &cfg, &r->grid.all, pieces, n, weights_only, &dir);
     weights_only = weights_only || json_is_true(json_object_get(state, "weights_only"));
     json_decref(r->checkpoint.huggingface);
     r->checkpoint.huggingface = json_incref(json_object_get(state, "huggingface"));
@@ -147,10 +146,11 @@ static char *load(Run *r, const char *path, int weights_only, int memory)
 
 char *run_load(Run *r, const char *path)
 {
-    return load(r, path, r->use != RUN_TRAIN || r->cfg->finetune, r->checkpoint.from_memory);
+    LoadFrom from = {.path = path, .memory = r->checkpoint.from_memory};
+    return load(r, &from, r->use != RUN_TRAIN || r->cfg->finetune);
 }
 
-void run_rewind(Run *r, const char *dir)
+void run_rewind(Run *r, const LoadFrom *from)
 {
     Spikes *s = &r->spikes, before = *s;
     RunProgress *p = &r->progress, here = *p;
@@ -160,7 +160,7 @@ void run_rewind(Run *r, const char *dir)
     data_gathered(&r->params.data);    /* what is under way would overwrite loaded weights */
     r->dev.wait_snapshots(&r->dev);    /* the load overwrites what a save may still copy */
     s->out = NULL;                     /* the load makes its own list */
-    free(load(r, dir, 0, 0));
+    free(load(r, from, 0));
     free(s->out);
     int64_t back = p->iteration, first = p->consumed_samples, skipped = s->skipped;
     s->out = before.out, s->nout = before.nout;

@@ -99,7 +99,7 @@ static void other_types(void)
                   .type = F64, .ndim = 2, .shape = {12, 10}, .rows = 12, .cols = 10, .data = w, .ld = 10},
                  {.name = "layer.bias.exp_avg", .type = F32, .ndim = 1, .shape = {7}, .rows = 1, .cols = 1,
                   .data = &moment, .ld = 1, .optim = 1}};
-    json_decref(checkpoint_load(dir, &cfg, &self, p, 2, 1, NULL));
+    json_decref(checkpoint_load(&(LoadFrom){.path = dir}, &cfg, &self, p, 2, 1, NULL));
     for (int i = 0; i < 120; i++)
         bad = fmax(bad, fabs(w[i] - (float)value(0, 12345678, i / 10, i % 10)));
     CHECK(bad == 0 && moment == 9, "an F64 weight comes from the F32 master; a moment is left alone: %g",
@@ -107,7 +107,7 @@ static void other_types(void)
     float b[7];
     TensorPiece q = {.name = "layer.bias.master",
                .type = F32, .ndim = 1, .shape = {7}, .rows = 7, .cols = 1, .data = b, .ld = 1, .optim = 1};
-    json_decref(checkpoint_load(dir, &cfg, &self, &q, 1, 1, NULL));
+    json_decref(checkpoint_load(&(LoadFrom){.path = dir}, &cfg, &self, &q, 1, 1, NULL));
     for (int i = 0; i < 7; i++) {
         uint16_t h;
         float f;
@@ -143,7 +143,7 @@ static void large(void)
     shell("printf x | dd of=%s/checkpoints/iter_0000001/model-00000.safetensors bs=1 seek=1000 conv=notrunc "
           "2>/dev/null",
           dir);
-    json_decref(checkpoint_load(dir, &cfg, &self, &q, 1, 0, NULL));
+    json_decref(checkpoint_load(&(LoadFrom){.path = dir}, &cfg, &self, &q, 1, 0, NULL));
     int bad = 0;
     for (int64_t r = 0; r < q.rows; r++)
         for (int64_t c = 0; c < q.cols; c++)
@@ -549,7 +549,7 @@ static void *member(void *arg)
     me->committed = saver_wait(s);
     saver_close(s);
     memset(m->memory, 0, sizeof m->memory);
-    json_t *state = checkpoint_load(me->dir, &cfg, &me->comm, m->p, m->n, 0, NULL);
+    json_t *state = checkpoint_load(&(LoadFrom){.path = me->dir}, &cfg, &me->comm, m->p, m->n, 0, NULL);
     if (wrong(m, json_integer_value(json_object_get(state, "iteration"))))
         me->committed = -2;
     json_decref(state);

@@ -208,7 +208,7 @@ static void load_other(void *arg)
          .ld = 2},
         {.name = "absent", .type = F32, .ndim = 1, .shape = {4}, .rows = 4, .cols = 1, .data = w, .ld = 1}};
     comm_self_open(&self, "all");
-    checkpoint_load(arg, &cfg, &self, p, 2, 0, NULL);
+    checkpoint_load(&(LoadFrom){.path = arg}, &cfg, &self, p, 2, 0, NULL);
 }
 
 static void other_model(void)

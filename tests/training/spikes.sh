@@ -94,7 +94,7 @@ spikes "$work/alive" > "$work/a"; spikes "$work/killed" > "$work/b"
 diff "$work/a" "$work/b" || bad "a rewind after a death: other spikes"
 same_end "$work/alive" "$work/killed"
 
-# ---- the rank dies while a save is written from a snapshot: the run that goes on from memory still has that save
+# ---- the rank dies while a save is written from a snapshot: the run goes on from memory, and has the save
 run 1 0 "$work/tiny.yaml" save="$work/saved" on_spike=rewind save_interval=$((at - 4)) async_save=true
 rm -r "$work/started.0"
 (
@@ -107,6 +107,43 @@ spikes "$work/saved" > "$work/a"; spikes "$work/held" > "$work/b"
 grep -q "\"rewound_to\": $((at - 4))\$" "$work/a" || bad "no rewind to $((at - 4))"
 diff "$work/a" "$work/b" || bad "a rewind after a death in a save: other spikes"
 same_end "$work/saved" "$work/held"
+
+# ---- the save that a rewind would go back to is damaged or gone: on_corrupt says what then
+# spoiled NAME CODE COMMAND [KEY=VALUE] -- COMMAND spoils the last save before the spike; ends with CODE
+spoiled() {
+    name=$1 code=$2 spoils=$3; shift 3
+    rm -f "$work/died"
+    FAULT="0 F $((at - 1)) 0 stop" FAULT_DIR="$work" "$BUILD/test_faults" "$work/tiny.yaml" \
+        save="$work/$name" on_spike=rewind "$@" > "$work/log" 2>&1 &
+    pid=$!
+    until grep -q '^State:.T' /proc/$pid/status; do
+        kill -0 $pid 2> /dev/null || bad "$name: the run has ended"
+        sleep 0.02
+    done
+    (cd "$work/$name/checkpoints" && $spoils) || bad "$name: not spoiled"
+    kill -CONT $pid
+    wait $pid && rc=0 || rc=$?
+    [ $rc = "$code" ] || bad "$name: $rc, not $code"
+    spikes "$work/$name" > "$work/a"
+}
+last=$(printf 'iter_%07d' $saved) before=$((saved - 10))
+flip() {
+    printf '\377\376\375\374' | dd of="$last/optim-00000.safetensors" bs=1 seek=9000 conv=notrunc 2> /dev/null
+}
+gone() { rm -r "$last"; }
+for how in flip gone; do
+    spoiled stop-$how 4 $how
+    grep -q '^error\[checkpoint-.*; change: ' "$work/log" || bad "$how: no error"
+    grep -q "^spike at iteration $at: .*; not updated$" "$work/log" || bad "$how: the spike has no line"
+    grep -q "\"iteration\": $at, \"spike\": \"rewind\".*\"skipped_samples\": 8$" "$work/a" ||
+        bad "$how: the spike is not recorded"
+    spoiled previous-$how 0 $how on_corrupt=previous
+    [ "$(grep -c "^warning: .*$last.*; taking the checkpoint before it$" "$work/log")" = 1 ] ||
+        bad "$how: not said once"
+    [ "$(grep -c "\"iteration\": $at," "$work/a")" = 1 ] || bad "$how: more than one record"
+    grep -q "\"iteration\": $at,.*\"skipped_first_sample\": $((before * 8)),.*\"rewound_to\": $before$" \
+        "$work/a" || bad "$how: not back to the save before"
+done
 
 # ---- the level changes for good
 run 1 6 "$work/tiny.yaml" save="$work/level" spike_sigma=1e-9 spike_window=4 train_iters=400

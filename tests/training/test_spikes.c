@@ -94,7 +94,7 @@ static void settle(Run *r, int open, End *e, const char *dir)
         if (r->cfg->on_spike != ON_SPIKE_REWIND)
             continue;
         snprintf(path, sizeof path, "%s/checkpoints/iter_%07ld", dir, newest);
-        run_rewind(r, path);
+        run_rewind(r, &(LoadFrom){.path = path});
     }
 }
 

@@ -328,7 +328,7 @@ static void load_state(const Job *j, Params *p)
 {
     int n;
     TensorPiece *list = pieces_open(p, PIECES_LOAD, &n);
-    json_decref(checkpoint_load(j->load, j->cfg, &p->grid->all, list, n, 0, NULL));
+    json_decref(checkpoint_load(&(LoadFrom){.path = j->load}, j->cfg, &p->grid->all, list, n, 0, NULL));
     pieces_close(list, n);
     pieces_loaded(p);
 }
