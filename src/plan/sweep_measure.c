@@ -85,11 +85,12 @@ static void remove_tree(const char *path)
             path, strerror(errno));
 }
 
-/* Settings of every launch: all steps are logged; no evaluation, no checkpoint. */
+/* Settings of every launch: all steps are logged; no evaluation, no checkpoint. on_spike rewind would need a
+ * checkpoint. */
 static const char *const still[] = {
     "log_interval=1", "eval_interval=null", "memory_save_interval=null", "save_interval=null",
-    "save_retain_interval=null", "save_at_end=false", "load=null", "finetune=false", "trace_steps=[]",
-    "exit_duration_in_mins=null", "log_reference=true", "exit_interval=", "save="};
+    "save_retain_interval=null", "save_at_end=false", "on_spike=warn", "load=null", "finetune=false",
+    "trace_steps=[]", "exit_duration_in_mins=null", "log_reference=true", "exit_interval=", "save="};
 enum { STILL = sizeof still / sizeof *still };
 
 static int is_still(const char *arg)

@@ -67,9 +67,10 @@ experts="num_moe_experts=4 moe_router_topk=2 recompute_granularity=none micro_ba
 sweep experts $experts pipeline_model_parallel_size=1 || fail "sweep experts"
 wrote experts 14 14 0
 # shellcheck disable=SC2086
-# a launch keeps no copies in memory: a configuration with memory_save_interval is measured as others are
+# a launch saves nothing, on the disk or in memory: a configuration with memory_save_interval, or whose spikes go
+# back to the last save, is measured as others are
 sweep expert $experts expert_model_parallel_size=2 pipeline_model_parallel_size=1 --measure 1 --rounds 1 --steps 3 \
-    memory_save_interval=1 || fail "sweep expert"
+    memory_save_interval=1 on_spike=rewind save_interval=10 || fail "sweep expert"
 wrote expert 5 5 1
 [ "$(grep -c ',2,1,[01],[01],2,' "$work/expert/sweep.csv")" = 5 ] || fail "another ep than 2"
 grep -q '^  expert_model_parallel_size: 2$' "$work/out" || fail "the winner does not say its expert ranks"
