@@ -293,8 +293,9 @@ void grid_staged(Grid *g, Device *d) { grid_each(g, comm_staged_wrap, d); }
 
 void grid_nccl(Grid *g, Device *d, double timeout)
 {
-    comm_nccl_start(&g->all, d, timeout);
-    grid_each(g, comm_nccl_wrap, d);
+    NcclWorld *w = comm_nccl_start(&g->all, d, timeout);
+    if (w)
+        grid_each(g, comm_nccl_wrap, w);
 }
 
 static void close_one(void *unused, Comm *c)

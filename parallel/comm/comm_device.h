@@ -14,12 +14,15 @@
 /* Wraps group c over `device`, a Device of kind cuda, through the host. Local. */
 void comm_staged_wrap(void *device, Comm *c);
 
-/* The same over NCCL: comm_nccl_start opens the communicator of the world, comm_nccl_wrap splits that of
- * group c from it. Both die with EXIT_COMM. Collective over the world, groups of one included.
- *   world    in   the group of all ranks
+/* The same over NCCL: comm_nccl_start opens the communicator of a world, comm_nccl_wrap splits that of
+ * group c from it. Both die with EXIT_COMM. Collective over the world, groups of one included. The
+ * world's communicator is closed with the last of its groups. A world of one rank has none: comm_nccl_start
+ * returns NULL, and comm_nccl_wrap is not called.
+ *   world    in   the group of all ranks; of comm_nccl_wrap: what comm_nccl_start returned
  *   timeout  in   global   seconds that the host waits for an operation before it ends the job */
-void comm_nccl_start(Comm *world, Device *d, double timeout);
-void comm_nccl_wrap(void *device, Comm *c);
-/* Has NCCL prepare p[0..bytes) once, from and to which messages will go. Local. */
-void comm_nccl_register(void *p, size_t bytes);
+typedef struct NcclWorld NcclWorld;
+NcclWorld *comm_nccl_start(Comm *world, Device *d, double timeout);
+void comm_nccl_wrap(void *world, Comm *c);
+/* Has NCCL prepare p[0..bytes) of device d once, from and to which messages of d's groups will go. Local. */
+void comm_nccl_register(const Device *d, void *p, size_t bytes);
 #endif

@@ -1,5 +1,6 @@
 /* comm_nccl -- device buffers over NCCL. The communicators of the groups are split from one of the world. An
- * operation runs on its group's own stream, after an event of the compute stream.
+ * operation runs on its group's own stream, after an event of the compute stream. Several runs may be open at
+ * once, each with a world and a device of its own: train verify has the layout's and one rank's.
  *
  * Communicators do not block: a call that must wait for other ranks returns ncclInProgress and is asked again
  * until it is done, so that a lost rank ends the job instead of hanging it. Every rank starts the operations
@@ -13,7 +14,16 @@
 #include <stdlib.h>
 #include <time.h>
 
+struct NcclWorld {
+    ncclComm_t comm;
+    Device *dev;
+    int64_t rank;                  /* of the world */
+    double timeout;                /* s */
+    int groups;                    /* split from comm and open; comm is destroyed with the last of them */
+};
+
 typedef struct {
+    NcclWorld *world;              /* of the run that the group belongs to */
     ncclComm_t comm;
     cudaStream_t stream;
     cudaEvent_t before;            /* on the compute stream, when the last operation started */
@@ -24,10 +34,7 @@ typedef struct {
 
 static struct {
     const NcclApi *api;
-    ncclComm_t world;              /* NULL: the world is one rank */
-    int64_t rank;                  /* of the world */
-    double timeout;                /* s */
-    DeviceGroup *group[16];        /* [groups] all that are open */
+    DeviceGroup **group;           /* [groups] all that are open, of every world */
     int groups;
 } all;
 
@@ -63,17 +70,17 @@ static ncclResult_t state_of(ncclComm_t comm, const char *what, const Comm *c)
 
 /* Returns when the communicator is done with its last call, which returned r. r may be success while the call
  * is under way (a split's is), so the communicator is asked. */
-static void settle(ncclComm_t comm, ncclResult_t r, const char *what, const Comm *c)
+static void settle(const NcclWorld *w, ncclComm_t comm, ncclResult_t r, const char *what, const Comm *c)
 {
     double start = now();
     check(r, what, c);
     while ((r = state_of(comm, what, c)) == ncclInProgress) {
         double waited = now() - start;
-        if (waited > all.timeout) {
+        if (waited > w->timeout) {
             char text[512];
             snprintf(text, sizeof text, "NCCL: %s of group %s has waited for %.0f s for the other ranks; "
                      "change: see which of them hangs, or raise distributed_timeout_minutes", what, c->name,
-                     all.timeout);
+                     w->timeout);
             abort_all("nccl-timeout", text);
         }
         comm_progress();
@@ -151,7 +158,7 @@ static void nccl_start(DeviceGroup *g, const Operation *o)
         return;
     }
     follow_compute(g);
-    settle(n->comm, launch(g, o), comm_kind_name[o->kind], &g->host);
+    settle(n->world, n->comm, launch(g, o), comm_kind_name[o->kind], &g->host);
     CUDA_OK(cudaEventRecord(n->done[g->started % DEVICE_TOKENS], n->stream));
 }
 
@@ -164,7 +171,7 @@ static void nccl_together(DeviceGroup *g, int begin)
         check(all.api->ncclGroupStart(), "messages", &g->host);
         return;
     }
-    settle(n->comm, all.api->ncclGroupEnd(), "messages", &g->host);
+    settle(n->world, n->comm, all.api->ncclGroupEnd(), "messages", &g->host);
     for (int64_t k = n->first; k <= g->started; k++)
         CUDA_OK(cudaEventRecord(n->done[k % DEVICE_TOKENS], n->stream));
     n->first = 0;
@@ -180,11 +187,12 @@ static void nccl_finish(DeviceGroup *g, int64_t k)
 static void nccl_close(DeviceGroup *g)
 {
     Nccl *n = g->impl;
+    NcclWorld *w = n->world;
     if (g->started)                    /* operations that nobody waited for, such as the last gathers */
         cuda_await(g->dev, n->done[g->started % DEVICE_TOKENS]);
     if (n->registered)
         check(all.api->ncclCommDeregister(n->comm, n->registered), "deregister", &g->host);
-    settle(n->comm, all.api->ncclCommFinalize(n->comm), "finalize", &g->host);
+    settle(w, n->comm, all.api->ncclCommFinalize(n->comm), "finalize", &g->host);
     check(all.api->ncclCommDestroy(n->comm), "destroy", &g->host);
     for (int i = 0; i < DEVICE_TOKENS; i++)
         CUDA_OK(cudaEventDestroy(n->done[i]));
@@ -193,10 +201,11 @@ static void nccl_close(DeviceGroup *g)
     for (int i = 0; i < all.groups; i++)
         if (all.group[i] == g)
             all.group[i] = all.group[--all.groups];
-    if (!all.groups) {
-        settle(all.world, all.api->ncclCommFinalize(all.world), "finalize", &g->host);
-        check(all.api->ncclCommDestroy(all.world), "destroy", &g->host);
-        cuda_watch(g->dev, NULL);
+    if (!--w->groups) {
+        settle(w, w->comm, all.api->ncclCommFinalize(w->comm), "finalize", &g->host);
+        check(all.api->ncclCommDestroy(w->comm), "destroy", &g->host);
+        cuda_watch(w->dev, NULL);
+        free(w);
     }
     free(n);
 }
@@ -209,10 +218,10 @@ static void watch(double waited)
         Nccl *n = g->impl;
         check(state_of(n->comm, "an operation", &g->host), "an operation", &g->host);
     }
-    for (int i = 0; waited > all.timeout && i < all.groups; i++) {
+    for (int i = 0; i < all.groups; i++) {
         DeviceGroup *g = all.group[i];
         Nccl *n = g->impl;
-        if (!g->started || cuda_done(n->done[g->started % DEVICE_TOKENS]))
+        if (waited <= n->world->timeout || !g->started || cuda_done(n->done[g->started % DEVICE_TOKENS]))
             continue;
         char text[512];
         snprintf(text, sizeof text, "no end of %s number %lld of group %s after %.0f s; change: see which "
@@ -233,35 +242,35 @@ static ncclConfig_t config_of(const char *name)
 }
 
 /* Opens the communicator of the world; the group c carries rank 0's id to all ranks. */
-static void open_world(Comm *c)
+static void open_world(NcclWorld *w, Comm *c)
 {
     ncclUniqueId id = {0};
     ncclConfig_t config = config_of("world");
     if (c->rank == 0)
         check(all.api->ncclGetUniqueId(&id), "invitation", c);
     c->wait(c, c->broadcast(c, &id, sizeof id / 4, I32, 0));
-    ncclResult_t r = all.api->ncclCommInitRankConfig(&all.world, c->size, id, c->rank, &config);
-    settle(all.world, r, "start", c);
+    ncclResult_t r = all.api->ncclCommInitRankConfig(&w->comm, c->size, id, c->rank, &config);
+    settle(w, w->comm, r, "start", c);
 }
 
 /* Every rank of the world calls this once for each of its groups. Color of a group: its lowest world rank. */
-void comm_nccl_wrap(void *device, Comm *c)
+void comm_nccl_wrap(void *world, Comm *c)
 {
-    int64_t lowest = all.rank;
+    NcclWorld *w = world;
+    int64_t lowest = w->rank;
     int least, greatest;
     ncclComm_t comm = NULL;
     ncclConfig_t config = config_of(c->name);
-    if (!all.world)
-        return;
     c->wait(c, c->all_reduce(c, &lowest, 1, I64, OP_MIN));
-    ncclResult_t r = all.api->ncclCommSplit(all.world, c->size > 1 ? (int)lowest : NCCL_SPLIT_NOCOLOR,
-                                            c->rank, &comm, &config);
-    settle(all.world, r, "split", c);
+    ncclResult_t r = all.api->ncclCommSplit(w->comm, c->size > 1 ? (int)lowest : NCCL_SPLIT_NOCOLOR, c->rank,
+                                            &comm, &config);
+    settle(w, w->comm, r, "split", c);
     if (c->size == 1)
         return;
     BUG_ON(!comm);
-    settle(comm, r, "split", c);
+    settle(w, comm, r, "split", c);
     Nccl *n = xcalloc(1, sizeof *n);
+    n->world = w;
     n->comm = comm;
     /* NCCL's few blocks run before waiting compute kernels, since other ranks wait for them */
     CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
@@ -269,12 +278,14 @@ void comm_nccl_wrap(void *device, Comm *c)
     CUDA_OK(cudaEventCreateWithFlags(&n->before, cudaEventDisableTiming));
     for (int i = 0; i < DEVICE_TOKENS; i++)
         CUDA_OK(cudaEventCreateWithFlags(&n->done[i], cudaEventDisableTiming));
-    DeviceGroup *g = device_group(c, device);
+    DeviceGroup *g = device_group(c, w->dev);
     g->impl = n;
     g->start = nccl_start;
     g->finish = nccl_finish;
     g->together = nccl_together;
     g->close = nccl_close;
+    w->groups++;
+    all.group = xgrow(all.group, all.groups, sizeof *all.group);
     all.group[all.groups++] = g;
 }
 
@@ -289,24 +300,26 @@ static void check_version(void)
             "distributed_backend: staged", v / 10000, v / 100 % 100, v % 100);
 }
 
-void comm_nccl_start(Comm *world, Device *d, double timeout)
+NcclWorld *comm_nccl_start(Comm *world, Device *d, double timeout)
 {
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     all.api = nccl_api();
-    all.rank = world->rank;
-    all.timeout = timeout;
-    all.world = NULL;
     if (world->size == 1)
-        return;
+        return NULL;
     check_version();
-    open_world(world);
+    NcclWorld *w = xcalloc(1, sizeof *w);
+    *w = (NcclWorld){.dev = d, .rank = world->rank, .timeout = timeout};
+    open_world(w, world);
     cuda_watch(d, watch);
+    return w;
 }
 
-void comm_nccl_register(void *p, size_t bytes)
+void comm_nccl_register(const Device *d, void *p, size_t bytes)
 {
     for (int i = 0; i < all.groups; i++) {
-        Nccl *n = all.group[i]->impl;
-        check(all.api->ncclCommRegister(n->comm, p, bytes, &n->registered), "register", &all.group[i]->host);
+        DeviceGroup *g = all.group[i];
+        Nccl *n = g->impl;
+        if (g->dev == d)
+            check(all.api->ncclCommRegister(n->comm, p, bytes, &n->registered), "register", &g->host);
     }
 }

@@ -7,16 +7,17 @@ void comm_staged_wrap(void *device, Comm *c)
     BUG_ON(device);
 }
 
-void comm_nccl_start(Comm *world, Device *d, double timeout)
+NcclWorld *comm_nccl_start(Comm *world, Device *d, double timeout)
 {
     (void)world, (void)timeout;
     BUG_ON(d);
+    return NULL;
 }
 
-void comm_nccl_wrap(void *device, Comm *c) { comm_staged_wrap(device, c); }
+void comm_nccl_wrap(void *world, Comm *c) { comm_staged_wrap(world, c); }
 
-void comm_nccl_register(void *p, size_t bytes)
+void comm_nccl_register(const Device *d, void *p, size_t bytes)
 {
-    (void)bytes;
+    (void)d, (void)bytes;
     BUG_ON(p);
 }

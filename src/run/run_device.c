@@ -62,7 +62,7 @@ void run_device_arenas(Run *r)
     mapped_arena(&r->dev, &r->arenas.mapped, "run, offloaded", (size_t)m->mapped);
     host_arena(&r->dev, &r->arenas.host, "run, host", (size_t)m->staging);
     if (r->cfg->device == DEVICE_CUDA && r->cfg->distributed_backend == DISTRIBUTED_BACKEND_NCCL)
-        comm_nccl_register(r->arenas.run.base, r->arenas.run.size);
+        comm_nccl_register(&r->dev, r->arenas.run.base, r->arenas.run.size);
 }
 
 void run_device_close(Run *r)

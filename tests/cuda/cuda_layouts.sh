@@ -2,7 +2,7 @@
 # tests/cuda/cuda_layouts.sh [short|long|only PATTERN|drop] -- runs with `device: cuda` on the emulated GPU against the same
 # runs on the CPU: three steps, each loss within 1e-5 and each gradient norm within 1e-4 in F32; within 1e-3 and 1e-2 in BF16;
 # the routers' entropies and balance losses as the norm;
-# the same in FP8, but with experts 5e-3 and 5e-2.
+# the same in FP8, but with experts 5e-3 and 5e-2. `train verify` of two ranks ends well, too.
 #   short   a few layouts, one order of the streams each (default)
 #   long    all layouts, SEEDS orders each (default 20)
 #   only    the layouts whose line (as a TAP line has it) matches PATTERN, SEEDS orders each
@@ -214,6 +214,19 @@ one() { # RANKS options...: compares a run on the CPU with runs on the GPU under
         fi
     done
 }
+# RANKS options...: `train verify`, for which rank 0 has two runs open at once: the layout's and one rank's
+verify() {
+    ranks=$1
+    shift
+    if TRAIN=$emulated/train timeout 300 scripts/launch -n "$ranks" verify "$work/tiny.yaml" device=cuda "$@" > "$work/log" 2>&1 &&
+        grep -q "the layout computes the same model" "$work/log"; then
+        echo "ok - verify, $ranks ranks, $*"
+    else
+        echo "not ok - verify, $ranks ranks, $*"
+        tail -n 5 "$work/log"
+        fail=1
+    fi
+}
 case ${1:-short} in
 short | drop) layouts | sed -n 's/^\* //p' > "$work/list" ;;
 *)     layouts | sed 's/^\* //' | grep -e "${2:-.}" > "$work/list" ;;
@@ -231,6 +244,8 @@ if [ "${1:-short}" != drop ]; then
             fail=1
         fi
     done < "$work/list"
+    [ "${1:-short}" = only ] || verify 2 tensor_model_parallel_size=2
+    [ "${1:-short}" = only ] || verify 2 tensor_model_parallel_size=2 distributed_backend=staged
     [ $fail = 0 ] && [ $n -gt 0 ]
     exit
 fi

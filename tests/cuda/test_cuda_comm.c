@@ -4,7 +4,9 @@
  *
  * An op writes each buffer just before it is sent, another op reads each received buffer at once, and then
  * both buffers are overwritten. A missing wait for an event, or a call in another order on one rank, thus
- * gives a wrong number or ends the job. */
+ * gives a wrong number or ends the job. With nccl, rank 0 has a grid of one rank open during the first
+ * half of the rounds, too, on a device of its own, as in `train verify`. */
+#include "comm_device.h"
 #include "grid.h"
 #include "half.h"
 #include "job.h"
@@ -140,19 +142,42 @@ static void end(Case *k, int number)
     free(got);
 }
 
+/* A grid of one rank, with a device and registered memory of its own. */
+static struct { Grid grid; Device dev; void *p; } alone;
+
+static void open_alone(void)
+{
+    GridSpec spec = {.size = {1, 1, 1, 1, 1}};
+    BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", spec.order));
+    grid_open(&alone.grid, &spec, 1, 0);
+    cuda_open(&alone.dev, F32, grid.rank % cuda_count());
+    grid_device(&alone.grid, &alone.dev);
+    grid_nccl(&alone.grid, &alone.dev, 60);
+    alone.p = alone.dev.take(&alone.dev, MOST);
+    comm_nccl_register(&alone.dev, alone.p, MOST);
+}
+
+static void close_alone(void)
+{
+    grid_close(&alone.grid);
+    alone.dev.give(&alone.dev, alone.p, MOST);
+    cuda_close(&alone.dev);
+}
+
 int main(int argc, char **argv)
 {
     static Case flying[FLYING];
     int rank, world = job_launched(&rank), rounds = argc > 2 ? atoi(argv[2]) : 40, tp = world % 2 ? 1 : 2;
     GridSpec spec = {
         .size = {[AXIS_TP] = tp, [AXIS_CP] = 1, [AXIS_EP] = 1, [AXIS_DP] = world / tp, [AXIS_PP] = 1}};
+    int nccl = argc > 1 && !strcmp(argv[1], "nccl");
     BUG_ON(argc < 2 || world < 2);
     BUG_ON(!grid_parse_order("tp-cp-ep-dp-pp", spec.order));
     key = rng_key(11, "cuda_comm");
     grid_open(&grid, &spec, world, rank);
     cuda_open(&dev, F32, rank % cuda_count());
     grid_device(&grid, &dev);
-    if (!strcmp(argv[1], "nccl"))
+    if (nccl)
         grid_nccl(&grid, &dev, 60);
     else
         grid_staged(&grid, &dev);
@@ -163,7 +188,13 @@ int main(int argc, char **argv)
         flying[i].want = xcalloc(MOST, 8);
         flying[i].mine = xcalloc(MOST, 8);
     }
+    if (nccl)
+        comm_nccl_register(&dev, flying[0].in, MOST * 8);
+    if (nccl && rank == 0)
+        open_alone();
     for (int i = 0; i < rounds; i++) {
+        if (nccl && rank == 0 && i == rounds / 2)
+            close_alone();
         int n = 1 + (int)draw(FLYING);
         for (int k = 0; k < n; k++)
             begin(&flying[k]);

@@ -75,6 +75,7 @@ struct EmulatedComm {
     int blocking;
     int asked; /* bool: a nonblocking call returned ncclInProgress, and ncclCommGetAsyncError is due */
     int aborted;
+    int registered;                            /* pieces of memory that are registered */
     pthread_t thread;            /* thread that made the communicator: only this thread may use it */
     ncclComm_t *child_at, child; /* a split in progress: address of its result, and the result */
 };
@@ -475,6 +476,9 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) { return check_thread(comm), nccl
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
+    if (comm->registered)
+        emulation_fail("NCCL: group %s is destroyed with %d registered pieces of memory", comm->name,
+                       comm->registered);
     for (const Launch *l : launched)
         if (l->calls[0].comm == comm)
             broken(l->calls[0], "the communicator is destroyed before it has run");
@@ -490,12 +494,13 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) { return comm->aborted = 1, ncclSucc
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *p, size_t bytes, void **handle)
 {
     emulation_check(p, bytes, "register");
+    comm->registered++;
     return *handle = comm, ncclSuccess;
 }
 
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle)
 {
-    return handle == comm ? ncclSuccess : ncclInvalidArgument;
+    return handle == comm && comm->registered-- > 0 ? ncclSuccess : ncclInvalidArgument;
 }
 
 ncclResult_t ncclGroupStart(void) { return group_depth++, ncclSuccess; }
