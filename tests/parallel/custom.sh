@@ -1,7 +1,7 @@
 #!/bin/sh
 # tests/parallel/custom.sh -- training with lists from a file: gradients are those of one rank in F64, with several lists,
 # among them one of split and joined backwards, and under every kind of sharding. A file with a mistake is refused with
-# the place of the mistake before the run starts.
+# the place of the mistake before the run starts. A rank whose stages are empty trains beside the others.
 set -u
 work=${WORK:-$(mktemp -d)}
 BUILD=${BUILD:-build/cpu}
@@ -73,7 +73,7 @@ refused "half.csv has 2 stages on each rank; leave it out" pipeline_model_parall
 refused "has 4 stages, but pipeline 4 x 2 virtual stages make 8" pipeline_model_parallel_size=4 \
         pipeline_schedule_file="$work/half.csv" pipeline_model_parallel_layout="'Ett|tt|tt|ttL'" global_batch_size=8
 
-# a rank whose stages are empty trains beside the others: it has no tensor to check, but takes part in the check
+# a rank whose stages are empty has no tensor to check against its replicas, but takes part in the check
 . tests/tiny.sh
 "$BUILD/train" tokenize README.md -o "$work/corpus" > /dev/null 2>&1 || fail "no corpus"
 tiny "$work/tiny.yaml" train.global_batch_size=4 train.train_iters=3 log.log_interval=1

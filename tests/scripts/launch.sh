@@ -1,8 +1,9 @@
 #!/bin/sh
 # tests/scripts/launch.sh TRIES -- jobs whose scripts/launch or mpirun is ended leave no process, no work
 # folder and no shared memory, and lose no signal. TRIES delays from 0 to 1 s after the start, most of them
-# short, for each of ten ways: SIGTERM, SIGINT, SIGUSR1, SIGKILL to scripts/launch; SIGTERM and at once SIGKILL to it;
-# SIGKILL, SIGTERM, SIGSEGV to mpirun; SIGKILL to scripts/launch_job; and to every process named scripts/launch. `make test-launch` runs 100 tries.
+# short, for each of ten ways: SIGTERM, SIGINT, SIGUSR1, SIGKILL to scripts/launch; SIGTERM and at once SIGKILL
+# to it; SIGKILL, SIGTERM, SIGSEGV to mpirun; SIGKILL to scripts/launch_job; SIGKILL to every process named
+# scripts/launch. `make test-launch` runs 100 tries.
 . tests/signals.sh
 set -u
 tries=${1:-10}
