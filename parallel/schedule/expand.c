@@ -1,6 +1,6 @@
-/* expand -- makes a rank's list of compute and messages executable, with slots in memory for microbatches */
+/* expand -- makes a rank's list of compute and messages executable */
 #include "base.h"
-#include "schedule.h"
+#include "slots.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,117 +97,6 @@ static void gather(Expander *x)
     free(old.list);
 }
 
-/* ---- slots in memory ---- */
-
-typedef struct {
-    uint64_t *used;            /* [words] a bit for each slot */
-    int words;
-    int first;                 /* no word before this has a free bit */
-    int most;                  /* slots needed so far */
-    uint16_t *slot;            /* [v*m] slot of each chunk and microbatch; NO_SLOT: none yet */
-    uint8_t *ended;            /* [v*m] uses of a gradient that have ended */
-} Places;
-
-static void take(Places *p, int at)
-{
-    if (p->slot[at] != NO_SLOT)
-        return;
-    while (p->first < p->words && !~p->used[p->first])
-        p->first++;
-    BUG_ON(p->first == p->words);
-    int bit = __builtin_ctzll(~p->used[p->first]), place = 64 * p->first + bit;
-    BUG_ON(place >= NO_SLOT);
-    p->used[p->first] |= 1ull << bit;
-    p->slot[at] = (uint16_t)place;
-    if (place >= p->most)
-        p->most = place + 1;
-}
-
-static void give(Places *p, int at)
-{
-    int place = p->slot[at];
-    BUG_ON(place == NO_SLOT);
-    p->used[place / 64] &= ~(1ull << place % 64);
-    if (place / 64 < p->first)
-        p->first = place / 64;
-}
-
-/* The chunk of this rank whose stage is `by` further than the given chunk's; -1: there is none. */
-static int neighbour(const PipeShape *s, int rank, int chunk, int by)
-{
-    int stage = pipe_stage(s, rank, chunk) + by, r = -1, c = -1;
-    if (stage >= 0 && stage < s->p * s->v)
-        pipe_place(s, stage, &r, &c);
-    return r == rank ? c : -1;
-}
-
-/* Ends a use of a gradient: W or B, and SG where the input's part is sent. The last use frees its slot. */
-static void end_gradient(const PipeShape *s, int rank, const Instr *i, Places *p)
-{
-    int at = i->chunk * s->m + i->mb;
-    int sent = pipe_stage(s, rank, i->chunk) > 0 && neighbour(s, rank, i->chunk, -1) < 0;
-    if (++p->ended[at] == 1 + sent)
-        give(p, at);
-}
-
-static void place_forward(const PipeShape *s, int rank, const Instr *i, Places *p)
-{
-    int at = i->chunk * s->m + i->mb, before = neighbour(s, rank, i->chunk, -1);
-    int last = pipe_stage(s, rank, i->chunk) == s->p * s->v - 1;
-    if (i->op == I_RA || i->op == I_F)
-        take(p, at);
-    if (i->op == I_F && before >= 0)
-        give(p, before * s->m + i->mb);
-    if (i->op == I_SA || (i->op == I_F && last))
-        give(p, at);
-}
-
-static void place_training(const PipeShape *s, int rank, const Instr *i, Places p[SLOT_KINDS])
-{
-    int at = i->chunk * s->m + i->mb, before = neighbour(s, rank, i->chunk, -1);
-    int backward = i->op == I_B || i->op == I_D;
-    if (i->op == I_RA || i->op == I_F)
-        take(&p[SLOT_FD], at);
-    if (i->op == I_F)
-        take(&p[SLOT_FW], at);
-    if (i->op == I_RG || backward)
-        take(&p[SLOT_DW], at);
-    if (backward && before >= 0)
-        take(&p[SLOT_DW], before * s->m + i->mb);
-    if (backward)
-        give(&p[SLOT_FD], at);
-    if (i->op == I_B || i->op == I_W) {
-        give(&p[SLOT_FW], at);
-        end_gradient(s, rank, i, &p[SLOT_DW]);
-    }
-    if (i->op == I_SG)
-        end_gradient(s, rank, i, &p[SLOT_DW]);
-}
-
-static void place_all(Schedule *s, const ScheduleSet *set, int rank)
-{
-    const PipeShape *shape = &set->shape;
-    size_t all = (size_t)shape->v * (size_t)shape->m;
-    Places p[SLOT_KINDS];
-    for (int k = 0; k < SLOT_KINDS; k++) {
-        p[k] = (Places){.words = (int)(all / 64 + 1), .slot = xcalloc(all, sizeof *p->slot)};
-        p[k].used = xcalloc((size_t)p[k].words, sizeof *p->used);
-        p[k].ended = xcalloc(all, 1);
-        memset(p[k].slot, 0xff, all * sizeof *p->slot);
-    }
-    for (int i = 0; i < set->rank[rank].n; i++)
-        if (shape->kind == SCHEDULE_FORWARD)
-            place_forward(shape, rank, &set->rank[rank].list[i], &p[SLOT_FD]);
-        else
-            place_training(shape, rank, &set->rank[rank].list[i], p);
-    for (int k = 0; k < SLOT_KINDS; k++) {
-        s->slot[k] = p[k].slot;
-        s->slots[k] = p[k].most;
-        free(p[k].used);
-        free(p[k].ended);
-    }
-}
-
 void schedule_open(Schedule *s, const ScheduleSet *set, int rank, const Expand *e)
 {
     Expander x = {.s = s, .set = set, .e = e, .rank = rank};
@@ -218,6 +107,7 @@ void schedule_open(Schedule *s, const ScheduleSet *set, int rank, const Expand *
         x.base[c] = s->units;
         s->units += e->units[c];
     }
+    s->v = v;
     s->m = set->shape.m;
     BUG_ON(s->units >= WHOLE);
     for (int i = 0; i < set->rank[rank].n; i++)
@@ -226,13 +116,15 @@ void schedule_open(Schedule *s, const ScheduleSet *set, int rank, const Expand *
         step_end(&x);
     if (e->gather)
         gather(&x);
-    place_all(s, set, rank);
+    slots_open(s, set, rank);
     free(x.base);
 }
 
 void schedule_close(Schedule *s)
 {
     free(s->list);
+    free(s->life);
+    free(s->place[0]);
     for (int k = 0; k < SLOT_KINDS; k++)
         free(s->slot[k]);
     *s = (Schedule){0};

@@ -24,6 +24,7 @@
 #ifndef SCHEDULE_H
 #define SCHEDULE_H
 #include "kinds.h"
+#include <stddef.h>
 
 /* X(id, letters, is a message) */
 #define INSTRS(X)                                                                                            \
@@ -184,16 +185,30 @@ enum {
 };
 #define NO_SLOT 0xffff
 
+/* A lifetime begins or ends: of the data of `kind` at chunk * m + mb. */
+typedef struct { uint32_t at; uint8_t kind, ends; } Life;
+
 typedef struct {
     int n;
     Instr *list;
     int slots[SLOT_KINDS];       /* slots needed: the peak over the list, all chunks together */
     uint16_t *slot[SLOT_KINDS];  /* [v*m] slot at chunk * m + mb, the lowest that was free; NO_SLOT: none */
-    int units, m;                /* units of the rank; microbatches */
+    int units, v, m;             /* units of the rank; chunks; microbatches */
+    int lives;
+    Life *life;                  /* [lives] beginnings and ends of lifetimes, in the order of the list */
+    size_t *place[SLOT_KINDS];   /* [v*m] first byte of these data in one piece of memory; NULL: not packed */
+    size_t bytes;                /* of that memory */
 } Schedule;
 
 /* Expands the list of one rank to a whole step: then R of the units not reduced before, from the last to the
  * first, T and S. FORWARD lists have no R, T and S. */
 void schedule_open(Schedule *s, const ScheduleSet *set, int rank, const Expand *expand);
 void schedule_close(Schedule *s);
+
+/* Gives the data of each microbatch in each chunk a place in one piece of memory: slots of equal size for
+ * each lifetime, or, where these take over 1 % more than is ever held at once, places in less: the data of
+ * one lifetime as low as they fit at its beginning, all others as high. A gradient's place is free an F, B, D
+ * or W later than its lifetime ends, so that nothing waits for its message to leave. May be called again.
+ *   bytes  in  [SLOT_KINDS][v] of a microbatch's data in a chunk */
+void schedule_pack(Schedule *s, const size_t *const bytes[SLOT_KINDS]);
 #endif

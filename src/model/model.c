@@ -35,20 +35,49 @@ static SlotDW *dw_of(Model *m, int chunk, int mb)
     return &m->slots.dw[m->now.schedule->slot[SLOT_DW][chunk * m->now.schedule->m + mb]];
 }
 
-/* Empties a slot, once the message sent from it has left. */
-static void slot_clear(Model *m, Arena *mem, Token *arrived, Token *sent)
+void slot_count(Model *m, int kind, Slot *s)
+{
+    size_t *most = &m->slots.bytes.data[kind][s->chunk];
+    *most = s->mem.peak > *most ? s->mem.peak : *most;
+}
+
+/* Waits for the message that is sent from a slot, if that lies over [from, to). */
+static void slot_leave(Model *m, Slot *s, const char *from, const char *to)
 {
     Comm *pp = &m->grid->axis[AXIS_PP];
-    pp->wait(pp, *sent);
-    *sent = *arrived = 0;
-    mem->used = 0;
+    if (!s->sent || s->mem.base >= to || s->mem.base + s->mem.size <= from)
+        return;
+    pp->wait(pp, s->sent);
+    s->sent = 0;
+}
+
+/* Empties a slot and gives it the place of a microbatch's data in a chunk, once the messages that are sent
+ * from there have left. */
+static void slot_enter(Model *m, int kind, Slot *s, int chunk, int mb)
+{
+    const Schedule *list = m->now.schedule;
+    Comm *pp = &m->grid->axis[AXIS_PP];
+    Arena place = {.name = "activations"};
+    pp->wait(pp, s->sent);
+    s->sent = s->arrived = 0;
+    slot_count(m, kind, s);
+    if (m->slots.all.base) {
+        place.base = m->slots.all.base + list->place[kind][chunk * list->m + mb];
+        place.size = m->slots.bytes.data[kind][chunk];
+        for (int i = 0; i < m->slots.nfd; i++)
+            slot_leave(m, &m->slots.fd[i].at, place.base, place.base + place.size);
+        for (int i = 0; i < m->slots.ndw; i++)
+            slot_leave(m, &m->slots.dw[i].at, place.base, place.base + place.size);
+    }
+    s->mem = place;
+    s->chunk = chunk;
 }
 
 /* Takes the FD slot of a microbatch that enters a chunk. in[0] is room for the input. */
 static SlotFD *fd_open(Model *m, int chunk, int mb)
 {
     SlotFD *s = fd_of(m, chunk, mb);
-    slot_clear(m, &s->mem, &s->arrived, &s->sent);
+    slot_enter(m, SLOT_FD, &s->at, chunk, mb);
     s->in[0] = boundary(m, &s->mem);
     s->residual = (Residual){0};
     return s;
@@ -58,7 +87,7 @@ static SlotFD *fd_open(Model *m, int chunk, int mb)
 static SlotDW *dw_open(Model *m, int chunk, int mb)
 {
     SlotDW *s = dw_of(m, chunk, mb);
-    slot_clear(m, &s->mem, &s->arrived, &s->sent);
+    slot_enter(m, SLOT_DW, &s->at, chunk, mb);
     s->dy = boundary(m, &s->mem);
     s->dx = m->split ? (Mat){0} : boundary(m, &s->mem);
     return s;
@@ -190,7 +219,8 @@ static void enter(Model *m, const Instr *i, const Pass *p)
                : m->now.next_batch ? m->now.next_batch(m->now.batch_ctx, i->mb)
                                    : NULL,
                again);
-    p->fw->mem.used = 0;
+    if (m->now.schedule->slots[SLOT_FW])
+        slot_enter(m, SLOT_FW, &p->fw->at, i->chunk, i->mb);
 }
 
 static void head_fwd(Model *m, const Pass *p, const ModelUnit *u)

@@ -10,7 +10,7 @@
  * that is recomputed together (by default one layer), the head. Gradients are reduced and parameters
  * gathered unit by unit.
  *
- * Data of a microbatch in a chunk have one of three lifetimes, and a slot of memory for each: FD, from
+ * Data of a microbatch in a chunk have one of three lifetimes, and a place in memory for each: FD, from
  * the input to D (input, attention's inputs, statistics of norms); FW, from F to W (inputs of the linear
  * layers); DW, from the arriving gradient to W (gradients between layers, output gradients of the linear
  * layers). With the joined B, W ends with D, and data within a layer's backward are scratch. Recomputed
@@ -68,24 +68,39 @@ typedef struct {
 /* Keys and values of the positions generated so far, for one sequence. */
 typedef struct { Mat *k, *v; int64_t length; } KvCache;   /* by global layer: [max, KD] */
 
+/* What a slot has: the place of the data that are in it. A place may lie over those of other slots whose data
+ * have ended. */
+#define MODEL_SLOT                                                                                           \
+    Arena mem;                                                                                               \
+    int chunk;                                                                                               \
+    Token arrived, sent;   /* messages that receive the first of these data, that send the last */
+typedef struct { MODEL_SLOT } Slot;
+
 typedef struct {
-    Arena mem;
+    union {
+        Slot at;
+        struct { MODEL_SLOT };
+    };
     Batch batch;           /* the slot's copy of the microbatch */
     Mat *in;               /* [groups + 1] input of each group of layers, output of the last one: [R,H] */
     Residual residual;     /* of the layer that ran last */
-    Token arrived, sent;   /* messages that receive in[0] and send the last of in */
 } SlotFD;
 
 typedef struct {
-    Arena mem;
+    union {
+        Slot at;
+        struct { MODEL_SLOT };
+    };
     LayerActs *layer;      /* [layers of the largest chunk], from the slot's first use */
     LayerGrads *grads;     /* likewise */
 } SlotFW;
 
 typedef struct {
-    Arena mem;
+    union {
+        Slot at;
+        struct { MODEL_SLOT };
+    };
     Mat dy, dx;            /* [R,H] the last gradient, and room for the next one */
-    Token arrived, sent;   /* messages that receive the first dy and send the last one */
 } SlotDW;
 
 /* Room on the device for the activations of one offloaded layer (offload.c). */
@@ -154,8 +169,19 @@ typedef struct {
     ModelUnit *unit;           /* [nunits] chunk by chunk */
 } ModelHeld;
 
+enum { MODEL_CHUNKS = 255 };
+
+/* Bytes of a microbatch's data of each lifetime in each chunk, of the scratch, of an offload window's two
+ * arenas, and of the scratch of lane 1. */
+typedef struct {
+    size_t data[SLOT_KINDS][MODEL_CHUNKS];
+    size_t scratch, window_d, window_w, beside;
+} ModelBytes;
+
 /* Where a microbatch's activations and gradients lie. */
 typedef struct {
+    Arena all;                 /* memory of all slots: places by Schedule.place */
+    ModelBytes bytes;          /* data: sizes of places; while the arena only counts, the most so far */
     int nfd, nfw, ndw;
     int layers;                /* of the largest chunk */
     Mat *in;                   /* memory of SlotFD.in */
@@ -293,12 +319,9 @@ typedef struct Model {
  *   per_chunk  out  [nchunks] units of each chunk */
 ModelUnit *model_units(const Config *cfg, const Params *params, int *n, int *per_chunk);
 
-/* Bytes of a slot of each lifetime, of the scratch, of an offload window's two arenas, and of the scratch of
- * lane 1. */
-typedef struct { size_t fd, fw, dw, scratch, window_d, window_w, beside; } ModelBytes;
-
 /* Fills the sizes, units and tables.
  *   slots        in      [SLOT_KINDS] how many slots of each lifetime
+ *   room         in      bytes of the memory that their places are in
  *   split        in      bool: D and W apart
  *   recast       in      the last layers of this rank that go without copies of FP8 weights
  *   logits_rows  in      as in Model
@@ -306,10 +329,13 @@ typedef struct { size_t fd, fw, dw, scratch, window_d, window_w, beside; } Model
  *   run, mapped  in/out  arenas that memory comes from; may only count
  *   bytes        in      model_peaks of a counting run of the same lists; zeros to count */
 void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape, Device *dev,
-                Params *params, const int slots[SLOT_KINDS], int split, int recast, int64_t logits_rows,
-                int64_t length, Arena *run, Arena *mapped, const ModelBytes *bytes);
+                Params *params, const int slots[SLOT_KINDS], size_t room, int split, int recast,
+                int64_t logits_rows, int64_t length, Arena *run, Arena *mapped, const ModelBytes *bytes);
 void model_close(Model *m);
-ModelBytes model_peaks(const Model *m);
+ModelBytes model_peaks(Model *m);
+
+/* model.c: notes what the data in a slot take. */
+void slot_count(Model *m, int kind, Slot *s);
 
 /* Model.sums: losses and their masks since model_clear, and room for a watcher's sum. model_clear clears the
  * statistics of the routers, too. */

@@ -101,13 +101,16 @@ static void open_windows(Model *m, Arena *run, Arena *mapped, const ModelBytes *
                                              (bytes->window_d + bytes->window_w));
 }
 
-static void open_slots(Model *m, const int slots[SLOT_KINDS], Arena *run, const ModelBytes *bytes)
+static void open_slots(Model *m, const int slots[SLOT_KINDS], size_t room, Arena *run,
+                       const ModelBytes *bytes)
 {
     int groups = 0, layers = 0, n = slots[SLOT_FD];
     for (int c = 0; c < m->held.nchunks; c++) {
         groups = m->held.chunk[c].groups > groups ? m->held.chunk[c].groups : groups;
         layers = m->held.chunk[c].layers > layers ? m->held.chunk[c].layers : layers;
     }
+    m->slots.all = slot_arena(run, "activations", room);
+    m->slots.bytes = *bytes;
     m->slots.nfd = n;
     m->slots.layers = layers;
     m->slots.nfw = slots[SLOT_FW] ? slots[SLOT_FW] : 1; /* forward-only lists need one for its tables */
@@ -120,12 +123,8 @@ static void open_slots(Model *m, const int slots[SLOT_KINDS], Arena *run, const 
     m->slots.in = xcalloc((size_t)n * (size_t)(groups + 1), sizeof *m->slots.in);
     for (int i = 0; i < n; i++) {
         m->slots.fd[i].in = m->slots.in + (size_t)i * (size_t)(groups + 1);
-        m->slots.fd[i].mem = slot_arena(run, "activations until D", bytes->fd);
+        m->slots.fd[i].mem = m->slots.all;
     }
-    for (int i = 0; i < m->slots.nfw; i++)
-        m->slots.fw[i].mem = slot_arena(run, "activations until W", bytes->fw);
-    for (int i = 0; i < m->slots.ndw; i++)
-        m->slots.dw[i].mem = slot_arena(run, "gradients until W", bytes->dw);
 }
 
 static ModelDims dims_of(const Params *p)
@@ -170,7 +169,7 @@ static void open_experts(Model *m, int64_t length, Arena *run)
 }
 
 void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape, Device *dev, Params *params,
-                const int slots[SLOT_KINDS], int split, int recast, int64_t logits_rows,
+                const int slots[SLOT_KINDS], size_t room, int split, int recast, int64_t logits_rows,
                 int64_t length, Arena *run, Arena *mapped, const ModelBytes *bytes)
 {
     int tp = grid->size[AXIS_TP];
@@ -194,21 +193,24 @@ void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape,
         open_experts(m, length, run);
         router_stats_open(&m->routers, cfg, run);
     }
-    open_slots(m, slots, run, bytes);
+    open_slots(m, slots, room, run, bytes);
     open_windows(m, run, mapped, bytes);
 }
 
-ModelBytes model_peaks(const Model *m)
+ModelBytes model_peaks(Model *m)
 {
-    ModelBytes b = {.scratch = m->scratch.peak, .beside = m->pair.other.scratch.peak,
-                    .window_d = offload_room_d(m), .window_w = offload_room_w(m)};
+    ModelBytes *b = &m->slots.bytes;
     for (int i = 0; i < m->slots.nfd; i++)
-        b.fd = m->slots.fd[i].mem.peak > b.fd ? m->slots.fd[i].mem.peak : b.fd;
+        slot_count(m, SLOT_FD, &m->slots.fd[i].at);
     for (int i = 0; i < m->slots.nfw; i++)
-        b.fw = m->slots.fw[i].mem.peak > b.fw ? m->slots.fw[i].mem.peak : b.fw;
+        slot_count(m, SLOT_FW, &m->slots.fw[i].at);
     for (int i = 0; i < m->slots.ndw; i++)
-        b.dw = m->slots.dw[i].mem.peak > b.dw ? m->slots.dw[i].mem.peak : b.dw;
-    return b;
+        slot_count(m, SLOT_DW, &m->slots.dw[i].at);
+    b->scratch = m->scratch.peak;
+    b->beside = m->pair.other.scratch.peak;
+    b->window_d = offload_room_d(m);
+    b->window_w = offload_room_w(m);
+    return *b;
 }
 
 void model_close(Model *m)

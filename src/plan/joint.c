@@ -96,10 +96,10 @@ static int timed_open(Timed *t, const JointAsk *ask, const Config *c, Recompute 
         x[n + i] = s->backward_x.work;
         x[2 * n + i] = s->backward_w.work;
         x[3 * n + i] = (double)kept_bytes(mem);
-        x[4 * n + i] = (double)(mem->slot[SLOT_FD] + mem->slot[SLOT_FW]);
+        x[4 * n + i] = (double)(mem->data[SLOT_FD] + mem->data[SLOT_FW]);
         x[5 * n + i] = (double)(mem->total - mem->activations) - x[3 * n + i];
-        x[6 * n + i] = (double)mem->slot[SLOT_FD];
-        x[7 * n + i] = (double)mem->slot[SLOT_DW];
+        x[6 * n + i] = (double)mem->data[SLOT_FD];
+        x[7 * n + i] = (double)mem->data[SLOT_DW];
     }
     t->u = (Units){.n = (int)n, .cost = {x, x + n, x + 2 * n}, .fixed = x + 3 * n, .held = x + 4 * n,
                    .scratch = x + 5 * n, .arrived = x + 6 * n, .pending = x + 7 * n,

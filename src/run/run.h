@@ -27,7 +27,7 @@ typedef enum {
 /* Memory of this rank in bytes, exact. */
 typedef struct {
     int64_t parameters, gradients, optimizer, activations, buffers;
-    int64_t slot[SLOT_KINDS];  /* of activations, one slot of each lifetime */
+    int64_t data[SLOT_KINDS];  /* of activations, a microbatch's data of each lifetime in chunk 0 */
     int64_t total;             /* device memory; on a CPU the memory of the process */
     int64_t host;              /* host memory: offloaded data, the staging of copies from a GPU, `copies` */
     int64_t copies;            /* of it in the memory file system: memory_save_interval */

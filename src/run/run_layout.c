@@ -33,10 +33,24 @@ int run_first(const Config *cfg, Axis axis, int index)
     return grid_first(&spec, axis, index);
 }
 
-static void most(int slots[SLOT_KINDS], const Schedule *s)
+/* What several lists need of the model's memory. */
+typedef struct {
+    int slots[SLOT_KINDS];
+    size_t bytes;
+} Need;
+
+static void most(Need *n, const Schedule *s)
 {
     for (int k = 0; k < SLOT_KINDS; k++)
-        slots[k] = s->slots[k] > slots[k] ? s->slots[k] : slots[k];
+        n->slots[k] = s->slots[k] > n->slots[k] ? s->slots[k] : n->slots[k];
+    n->bytes = s->bytes > n->bytes ? s->bytes : n->bytes;
+}
+
+/* Gives the data of a list's microbatches their places, where their sizes are known. */
+static void pack(Schedule *s, const ModelBytes *b)
+{
+    if (s->n)
+        schedule_pack(s, (const size_t *const[]){b->data[SLOT_FD], b->data[SLOT_FW], b->data[SLOT_DW]});
 }
 
 /* Bytes that `run` has grown by since the last call with the same *before. */
@@ -109,13 +123,13 @@ static void take(Run *r, Device *dev, RunArenas *from, const char *run_dir, int 
     Arena *run = &from->run, *host = &from->host, *mapped = &from->mapped;
     const ModelBytes *bytes = &r->plan.bytes;
     Memory *mem = &r->plan.memory;
-    int slots[SLOT_KINDS] = {0};
+    Need need = {{0}, 0};
     size_t before = run->used;
     for (int i = 0; i < c->batch_steps; i++) {
-        most(slots, &r->plan.lists[i].train);
-        most(slots, &r->plan.lists[i].forward);
+        most(&need, &r->plan.lists[i].train);
+        most(&need, &r->plan.lists[i].forward);
     }
-    most(slots, &r->generation.list);
+    most(&need, &r->generation.list);
     *mem = (Memory){0};
     params_offload(&r->params, c->optimizer_cpu_offload ? c->optimizer_offload_fraction : 0, mapped);
     params_layout(&r->params, dev, run, r->use != RUN_FORWARD,
@@ -129,15 +143,13 @@ static void take(Run *r, Device *dev, RunArenas *from, const char *run_dir, int 
     sdc_open(r, run);
     rerun_open(r, dev, run);
     mem->optimizer += grown(run, &before);
-    model_open(&r->model, c, &r->grid, &r->plan.shape, dev, &r->params, slots, lists_split(c, &r->plan.shape),
-               r->plan.fp8_recast, r->plan.logits_rows,
+    model_open(&r->model, c, &r->grid, &r->plan.shape, dev, &r->params, need.slots, need.bytes,
+               lists_split(c, &r->plan.shape), r->plan.fp8_recast, r->plan.logits_rows,
                r->generation.kv_length ? r->generation.kv_length : c->seq_length, run, mapped, bytes);
     reference_open(r, run);
-    mem->activations = slots[SLOT_FD] * (int64_t)bytes->fd + r->model.slots.nfw * (int64_t)bytes->fw +
-                       slots[SLOT_DW] * (int64_t)bytes->dw + 2 * (int64_t)(bytes->window_d + bytes->window_w);
-    mem->slot[SLOT_FD] = (int64_t)bytes->fd;
-    mem->slot[SLOT_FW] = (int64_t)bytes->fw;
-    mem->slot[SLOT_DW] = (int64_t)bytes->dw;
+    mem->activations = (int64_t)(need.bytes + 2 * (bytes->window_d + bytes->window_w));
+    for (int k = 0; k < SLOT_KINDS; k++)
+        mem->data[k] = (int64_t)bytes->data[k][0];
     mem->buffers = grown(run, &before) - mem->activations;
     layout_generation(r, run, host);
     mem->activations += grown(run, &before);
@@ -228,17 +240,19 @@ void run_rehearse_step(Run *r, const Lists *l)
     r->model.fp8.steady = 0;
 }
 
-/* Bytes of the model's slots and scratch, of sizes b, that the lists need; forward: bool: evaluations too. */
-static int64_t slots_bytes(const Run *r, ModelBytes b, int forward)
+/* Bytes of the model's data and scratch, of sizes b, that the lists need; forward: bool: evaluations too. */
+static int64_t data_bytes(const Run *r, const ModelBytes *b, int forward)
 {
-    int slots[SLOT_KINDS] = {0};
+    Need need = {{0}, 0};
     for (int i = 0; i < r->cfg->batch_steps; i++) {
-        most(slots, &r->plan.lists[i].train);
-        if (forward)
-            most(slots, &r->plan.lists[i].forward);
+        pack(&r->plan.lists[i].train, b);
+        most(&need, &r->plan.lists[i].train);
+        if (forward) {
+            pack(&r->plan.lists[i].forward, b);
+            most(&need, &r->plan.lists[i].forward);
+        }
     }
-    return slots[SLOT_FD] * (int64_t)b.fd + slots[SLOT_FW] * (int64_t)b.fw + slots[SLOT_DW] * (int64_t)b.dw +
-           2 * (int64_t)(b.window_d + b.window_w) + (int64_t)(b.scratch + b.beside);
+    return (int64_t)(need.bytes + 2 * (b->window_d + b->window_w) + b->scratch + b->beside);
 }
 
 /* Runs every list of the plan over a device and groups that do nothing, and counts the traffic of a
@@ -264,10 +278,13 @@ static void rehearse(Run *r, const Rehearsal *over)
         step_forward(r, &r->plan.lists[i].forward, c->micro_batch_size, c->seq_length, 1);
     ModelBytes all = over->peaks ? over->peaks->bytes : model_peaks(&r->model);
     r->plan.evaluation =
-        r->use == RUN_TRAIN ? slots_bytes(r, all, 1) - slots_bytes(r, r->plan.trained, 0) : 0;
+        r->use == RUN_TRAIN ? data_bytes(r, &all, 1) - data_bytes(r, &r->plan.trained, 0) : 0;
     if (r->generation.kv_length)
         run_extend(r, NULL, r->generation.kv_length, NULL);
     r->plan.bytes = over->peaks ? all : model_peaks(&r->model);
+    if (r->use != RUN_TRAIN || r->generation.kv_length)
+        data_bytes(r, &r->plan.bytes, 1);
+    pack(&r->generation.list, &r->plan.bytes);
     step_open(r);
 }
 

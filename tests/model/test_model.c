@@ -342,7 +342,7 @@ static void activation_not_kept(int family)
     Run r;
     for (int i = 0; i < 2; i++) {
         open_run(&r, config(families[family], i ? other : NULL));
-        kept[i] = r.model.slots.fw[0].mem.size;
+        kept[i] = r.model.slots.bytes.data[SLOT_FW][0];
         run_close(&r);
     }
     const Config *c = config(families[family], NULL);

@@ -328,6 +328,8 @@ static void lifetimes(const PipeShape *s, int rank, const InstrList *l, int kind
     }
 }
 
+static size_t packed[3];        /* bytes held at most, of places, of slots, of all lists */
+
 static void check_slots(const PipeShape *s, int rank, const InstrList *l, const Schedule *e)
 {
     int n = s->v * s->m, *from = xcalloc(2 * (size_t)n, sizeof *from), *to = from + n;
@@ -354,6 +356,47 @@ static void check_slots(const PipeShape *s, int rank, const InstrList *l, const 
         CHECK(peak == e->slots[kind], "schedule %d kind %d rank %d: %d slots, needs %d", s->kind, kind, rank,
               e->slots[kind], peak);
     }
+    free(from);
+}
+
+/* Places of data of random sizes: none lies over another that is held at the same time, and all together
+ * take no more than slots, of which each lifetime has as many as it needs, of the largest chunk's size. */
+static void check_places(const PipeShape *s, int rank, const InstrList *l, Schedule *e)
+{
+    int n = s->v * s->m, *from = xcalloc(6 * (size_t)n, sizeof *from), *to = from + 3 * n, even = dice(3);
+    size_t bytes[SLOT_KINDS][16], slots = 0, held = 0, end = 0;
+    for (int k = 0; k < SLOT_KINDS; k++) {
+        size_t largest = 0;
+        lifetimes(s, rank, l, k, from + k * n, to + k * n);
+        for (int c = 0; c < s->v; c++) {
+            bytes[k][c] = c && even ? bytes[k][0] : (size_t)ARENA_ALIGN * (size_t)dice(100);
+            largest = bytes[k][c] > largest ? bytes[k][c] : largest;
+        }
+        slots += (size_t)e->slots[k] * largest;
+    }
+    schedule_pack(e, (const size_t *const[]){bytes[0], bytes[1], bytes[2]});
+    for (int a = 0; a < SLOT_KINDS * n; a++) {
+        size_t at = e->place[a / n][a % n], size = bytes[a / n][a % n / s->m], now = size;
+        if (from[a] < 0)
+            continue;
+        end = at + size > end ? at + size : end;
+        for (int b = 0; b < SLOT_KINDS * n; b++) {
+            size_t other = e->place[b / n][b % n], large = bytes[b / n][b % n / s->m];
+            if (b == a || from[b] < 0)
+                continue;
+            now += from[b] <= from[a] && to[b] >= from[a] ? large : 0;
+            if (from[b] <= to[a] && to[b] >= from[a] && at < other + large && other < at + size)
+                CHECK(0, "schedule %d rank %d: kind %d of %d lies over kind %d of %d", s->kind, rank, a / n,
+                      a % n, b / n, b % n);
+        }
+        held = now > held ? now : held;
+    }
+    CHECK(end <= e->bytes && held <= e->bytes && e->bytes <= slots,
+          "schedule %d rank %d: %zu bytes, to %zu, held %zu, in slots %zu", s->kind, rank, e->bytes, end,
+          held, slots);
+    packed[0] += held;
+    packed[1] += e->bytes;
+    packed[2] += slots;
     free(from);
 }
 
@@ -481,6 +524,7 @@ static void check_expanded(const ScheduleSet *set, int rank, const Expand *e)
               w.reduces[u], want);
     }
     check_slots(&set->shape, rank, &set->rank[rank], &x);
+    check_places(&set->shape, rank, &set->rank[rank], &x);
     schedule_close(&x);
 }
 
@@ -686,5 +730,7 @@ int main(int argc, char **argv)
     expansion();
     bounds();
     hashes();
+    printf("# places take %.3f of what is held, slots %.3f\n", (double)packed[1] / (double)packed[0],
+           (double)packed[2] / (double)packed[0]);
     return test_end();
 }

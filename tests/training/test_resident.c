@@ -8,6 +8,7 @@
 #include "config_table.h"
 #include "layout_run.h"
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
@@ -135,22 +136,31 @@ static int64_t between_tensors(const Run *r, const Flat *f)
     return f->p || f->offloaded ? n / f->block * (int64_t)dtype_size(f->type) : 0;
 }
 
-/* Bytes of slots that no microbatch has used: all slots are as large as the largest chunk needs. */
-static int64_t unused_slots(const Run *r)
+/* Marks the pieces of ARENA_ALIGN bytes in which the data of a list's microbatches lie. */
+static void mark(const Run *r, const Schedule *s, char *seen)
 {
-    const ModelBytes *b = &r->plan.bytes;
-    int64_t n = 0;
-    for (int i = 0; i < r->model.slots.nfd; i++)
-        n += (int64_t)(b->fd - r->model.slots.fd[i].mem.peak);
-    for (int i = 0; i < r->model.slots.nfw; i++)
-        n += (int64_t)(b->fw - r->model.slots.fw[i].mem.peak);
-    for (int i = 0; i < r->model.slots.ndw; i++)
-        n += (int64_t)(b->dw - r->model.slots.dw[i].mem.peak);
-    return n;
+    for (int k = 0; k < SLOT_KINDS; k++)
+        for (int i = 0; i < s->v * s->m; i++)
+            if (s->slot[k][i] != NO_SLOT)
+                memset(seen + s->place[k][i] / ARENA_ALIGN, 1,
+                       (r->plan.bytes.data[k][i / s->m] + ARENA_ALIGN - 1) / ARENA_ALIGN);
 }
 
-/* Bytes that a run need not touch: in slots, in the arrays of tensors, SLACK for sums of squares of what
- * other ranks hold and the like; and whatever passes through a rank without layers. */
+/* Bytes between the places of microbatches, which none has used. */
+static int64_t unused_places(const Run *r)
+{
+    size_t n = r->model.slots.all.size / ARENA_ALIGN, unused = 0;
+    char *seen = xcalloc(n + 1, 1);
+    mark(r, &r->plan.lists[0].train, seen);
+    mark(r, &r->plan.lists[0].forward, seen);
+    for (size_t i = 0; i < n; i++)
+        unused += !seen[i];
+    free(seen);
+    return (int64_t)unused * ARENA_ALIGN;
+}
+
+/* Bytes that a run need not touch: between places, in the arrays of tensors, SLACK for sums of squares of
+ * what other ranks hold and the like; and whatever passes through a rank without layers. */
 static int64_t untouched(const Run *r)
 {
     const Data *d = &r->params.data;
@@ -160,7 +170,7 @@ static int64_t untouched(const Run *r)
     if (!layers)
         return r->plan.memory.arena;
     int64_t n = between_tensors(r, &d->weight) + between_tensors(r, &d->grad) +
-                unused_slots(r) + SLACK;
+                unused_places(r) + SLACK;
     n += d->master.p != d->weight.p ? between_tensors(r, &d->master) : 0;
     for (int i = 0; i < d->moments; i++)
         n += between_tensors(r, &d->moment[i]) + between_tensors(r, &d->scale[i]);
