@@ -16,8 +16,8 @@ typedef struct {
     int *from;                 /* the same: where the last of these stages begins; in a V what was left before
                                 * this rank; scratch */
     double *cost;              /* [3 * p * v] of a partition; scratch */
-    double *limit;             /* [2 * p] microbatches of a stage that each rank has room for, and what W
-                                * frees of one; scratch */
+    double *room;              /* [p] bytes of each rank for microbatches; scratch */
+    double *data[SLOT_KINDS];  /* [p * v] bytes of a microbatch in each stage; scratch */
     double *less;              /* [p] bytes left free for messages that arrive early, as they turned out */
     int most;                  /* partitions that may be ordered before the search turns to other ones */
     uint64_t seed;             /* of the kicks */
@@ -116,32 +116,38 @@ static double work(const Share *s, int from, int to)
     return part(s, 0, from, to) + part(s, 1, from, to) + part(s, 2, from, to);
 }
 
-/* Slots of a rank of units [i, k) and [l, j): each has room for a microbatch of the larger stage. */
-static double slots_of(const Share *s, int i, int k, int l, int j)
+/* The most time that at most m microbatches of each of two stages take which fit into `room`.
+ *   time, bytes  in  of one microbatch of each; bytes above 0 */
+static double most_time(double m, double room, const double time[2], const double bytes[2])
 {
-    const PipeShape *q = &s->u->shape;
-    double slots = 2.0 * (q->limit ? q->limit : q->p), slot = fmax(part(s, HELD, i, k), part(s, HELD, l, j));
-    double left = s->u->room - part(s, FIXED, i, k) - part(s, FIXED, l, j);
-    if (s->u->fixed)
-        slots = left < 0 ? 0 : slot > 0 ? fmin(slots, floor(left / slot + 1e-9)) : slots;
-    return slots;
+    int first = time[1] * bytes[0] > time[0] * bytes[1];           /* more time for its bytes */
+    double n = fmin(m, room / bytes[first]), rest = fmin(m, (room - n * bytes[first]) / bytes[!first]);
+    return n * time[first] + rest * time[!first];
 }
 
 /* The bound of a rank of units [i, k) and [l, j) of a V: that of bound.c without messages. */
 static double pair_bound(const Share *s, int i, int k, int l, int j)
 {
-    double m = s->u->shape.m, share = s->u->shape.weight_share, slots = slots_of(s, i, k, l, j);
-    if (slots < 1)
+    const PipeShape *q = &s->u->shape;
+    double m = q->m, share = q->weight_share, bytes[2] = {1, 1}, room = 2.0 * (q->limit ? q->limit : q->p);
+    if (s->u->fixed) {
+        bytes[0] = fmax(1, part(s, HELD, i, k));
+        bytes[1] = fmax(1, part(s, HELD, l, j));
+        room = s->u->room - part(s, FIXED, i, k) - part(s, FIXED, l, j);
+    }
+    if (room * (1 + 1e-9) < bytes[0] + bytes[1])
         return INFINITY;
     double f = part(s, 0, i, k) + part(s, 0, l, j), d = part(s, 1, i, k) + part(s, 1, l, j);
     double w = part(s, 2, i, k) + part(s, 2, l, j), up = s->sum[0][i];
+    double time[2] = {part(s, 0, i, k), part(s, 0, l, j)};
     double far = part(s, 0, l, s->n) + part(s, 1, j, s->n);        /* from an F to its D, of [l, j) */
     double near = part(s, 0, i, s->n) + part(s, 1, k, s->n);       /* of [i, k) */
-    double before = fmin(m * f, slots * fmax(part(s, 0, i, k), part(s, 0, l, j)));
-    double start = fmax(up, s->sum[0][l] + far - before);
-    start = fmax(start, s->sum[0][l] - fmin(m, slots) * part(s, 0, i, k));     /* till then that alone runs */
+    double start = fmax(up, s->sum[0][l] + far - most_time(m, room, time, bytes));
+    start = fmax(start, s->sum[0][l] - fmin(m, room / bytes[0]) * time[0]);    /* till then that alone runs */
     double ends = fmax(m * (f + d + w), m * (f + d) + s->sum[1][i] + s->sum[2][1]);
-    return fmax(start + ends, up + m * (near + far + d + share * w) / slots);
+    double held = (near + part(s, 1, i, k) + share * part(s, 2, i, k)) * bytes[0] +
+                  (far + part(s, 1, l, j) + share * part(s, 2, l, j)) * bytes[1];
+    return fmax(start + ends, up + m * held / room);
 }
 
 /* Number of the state in which ranks before r have all units but those from i on and from (V: up to) j. */
@@ -292,7 +298,9 @@ static void share_open(Share *s, const Units *u, int v, int vee, int most)
     s->from = xcalloc(states, sizeof *s->from);
     s->cost = xcalloc(3 * p * (size_t)v, sizeof *s->cost);
     s->less = xcalloc(p, sizeof *s->less);
-    s->limit = xcalloc(2 * p, sizeof *s->limit);
+    s->room = xcalloc(p + SLOT_KINDS * p * (size_t)v, sizeof *s->room);
+    for (size_t k = 0; k < SLOT_KINDS; k++)
+        s->data[k] = s->room + p + k * p * (size_t)v;
 }
 
 static void share_close(Share *s)
@@ -302,7 +310,7 @@ static void share_close(Share *s)
     free(s->least);
     free(s->from);
     free(s->cost);
-    free(s->limit);
+    free(s->room);
     free(s->less);
 }
 
@@ -402,58 +410,76 @@ PipeShape partition_shape(const Units *u, const Partition *p, double *cost)
     return shape;
 }
 
-/* What rank r takes: bytes beside its slots; of a slot of each lifetime, which is as large as its largest
- * stage needs. */
-static double beside_slots(const Share *s, const Partition *out, int r, double slot[SLOT_KINDS])
+/* Bytes that rank r takes beside those of microbatches. */
+static double beside(const Share *s, const Partition *out, int r)
 {
-    const Units *u = s->u;
     double fixed = 0, scratch = 0;
-    for (int k = 0; k < SLOT_KINDS; k++)
-        slot[k] = 0;
     for (int c = 0; c < out->v; c++) {
         int stage = place_stage(out->vee, s->p, r, c);
-        double fd = 0, fw = 0, dw = 0;
         for (int i = out->first[stage]; i < out->first[stage + 1]; i++) {
-            fixed += u->fixed[i];
-            scratch = fmax(scratch, u->scratch[i]);
-            fd += u->arrived ? u->arrived[i] : 0;
-            fw += u->held[i] - (u->arrived ? u->arrived[i] : 0);
-            dw += u->pending ? u->pending[i] : 0;
+            fixed += s->u->fixed[i];
+            scratch = fmax(scratch, s->u->scratch[i]);
         }
-        slot[SLOT_FD] = fmax(slot[SLOT_FD], fd);
-        slot[SLOT_FW] = fmax(slot[SLOT_FW], fw);
-        slot[SLOT_DW] = fmax(slot[SLOT_DW], dw);
     }
     return fixed + scratch;
 }
 
-/* The microbatches of a stage that rank r has room for, and what W frees of one. */
-static double slots_beside(const Share *s, const Partition *out, int r, double *share)
+/* Fills room and data. Where memory is not bounded it is microbatches that count. */
+static void weigh(Share *s, const Partition *out)
 {
     const Units *u = s->u;
-    double slots = out->v * (u->shape.limit ? u->shape.limit : u->shape.p), slot[SLOT_KINDS];
-    if (!u->fixed)
-        return slots;
-    double left = u->room - beside_slots(s, out, r, slot) - s->less[r], one = slot[SLOT_FD] + slot[SLOT_FW];
-    *share = one > 0 ? (slot[SLOT_FW] + slot[SLOT_DW]) / one : 1;
-    return left < 0 ? 0 : one > 0 ? fmin(slots, floor(left / one + 1e-9)) : slots;
+    double limit = out->v * (u->shape.limit ? u->shape.limit : u->shape.p), w = u->shape.weight_share;
+    for (int r = 0; r < s->p; r++)
+        s->room[r] = u->fixed ? u->room - beside(s, out, r) - s->less[r] : limit;
+    for (int stage = 0; stage < s->p * out->v; stage++) {
+        double held = 0, arrived = 0, pending = 0;
+        for (int i = out->first[stage]; i < out->first[stage + 1] && u->fixed; i++) {
+            held += u->held[i];
+            arrived += u->arrived ? u->arrived[i] : 0;
+            pending += u->pending ? u->pending[i] : 0;
+        }
+        s->data[SLOT_FD][stage] = u->fixed ? arrived : 1 - w;
+        s->data[SLOT_FW][stage] = u->fixed ? held - arrived : w;
+        s->data[SLOT_DW][stage] = pending;
+    }
 }
 
-/* Bytes that rank r's list takes, with as many slots of each lifetime as it needs at most, those of
- * messages that arrive early included. */
+/* Microbatches of a rank, as Simulation.peak counts them, that no rank has room for more of. */
+static double most_held(const Share *s, const Partition *out)
+{
+    double most = 0;
+    for (int r = 0; r < s->p; r++) {
+        double least = INFINITY;
+        for (int c = 0; c < out->v; c++) {
+            int i = place_stage(out->vee, s->p, r, c);
+            least = fmin(least, s->data[SLOT_FD][i] + s->data[SLOT_FW][i]);
+        }
+        most = fmax(most, least > 0 ? s->room[r] / least : INFINITY);
+    }
+    return fmin(most / out->v, s->u->shape.m);
+}
+
+/* Bytes that rank r's list takes. */
 static double bytes_of(const Share *s, const Partition *out, const ScheduleSet *set, int r)
 {
-    double slot[SLOT_KINDS], bytes = beside_slots(s, out, r, slot);
     int *units = xcalloc((size_t)out->v, sizeof *units);
+    size_t *bytes = xcalloc(SLOT_KINDS * (size_t)out->v, sizeof *bytes);
+    const size_t *of[SLOT_KINDS];
+    for (int k = 0; k < SLOT_KINDS; k++) {
+        of[k] = bytes + k * out->v;
+        for (int c = 0; c < out->v; c++)
+            bytes[k * out->v + c] = (size_t)s->data[k][place_stage(out->vee, s->p, r, c)];
+    }
     for (int c = 0; c < out->v; c++)
         units[c] = 1;
     Schedule list;
     schedule_open(&list, set, r, &(Expand){.units = units});
-    for (int k = 0; k < SLOT_KINDS; k++)
-        bytes += slot[k] * list.slots[k];
+    schedule_pack(&list, of);
+    double all = beside(s, out, r) + (double)list.bytes;
     schedule_close(&list);
+    free(bytes);
     free(units);
-    return bytes;
+    return all;
 }
 
 /* The makespan of a V in zb-v's order; INFINITY: that does not fit. lists: as in ordered. */
@@ -482,19 +508,17 @@ static double as_published(const Share *s, const Partition *out, PipeShape shape
 static double ordered(Share *s, Partition *out, Favourites *known, int64_t budget, InstrList *lists)
 {
     PipeShape shape = partition_shape(s->u, out, s->cost);
-    double most = 0;
-    for (int r = 0; r < s->p; r++) {
-        s->limit[r] = slots_beside(s, out, r, &s->limit[s->p + r]);
-        if (s->limit[r] < out->v)
+    weigh(s, out);
+    for (int r = 0; r < s->p; r++)
+        if (s->room[r] < 0)
             return INFINITY;
-        most = fmax(most, s->limit[r]);
-    }
-    if (!lists && step_bound(&shape, most / out->v) >= out->makespan * (1 - 1e-9))
+    if (!lists && step_bound(&shape, most_held(s, out)) >= out->makespan * (1 - 1e-9))
         return INFINITY;
     out->tried++;
     if (out->published)
         return as_published(s, out, shape, lists);
-    return search_order(&shape, s->limit, s->u->fixed ? s->limit + s->p : NULL, known, budget, lists);
+    Held held = {s->room, {s->data[SLOT_FD], s->data[SLOT_FW], s->data[SLOT_DW]}, s->u->fixed != NULL};
+    return search_order(&shape, &held, known, budget, lists);
 }
 
 /* ---- moves ---- */

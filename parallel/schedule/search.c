@@ -41,10 +41,10 @@ typedef struct {
     int *rank, *stage;             /* [n] rank of a stage; stage at rank * v + chunk */
     int64_t *cost[3];              /* [n] ticks of F, D, W */
     int64_t *hop[2];               /* [n] ticks of the message after F, after D; 0: it stays on its rank */
-    double *quota;                 /* [p] the part of `limit` that chunk 0 needs, by the times it is held */
-    double *limit, *share;         /* [p] stages' microbatches that a rank may hold; what W frees of one, D
-                                    * the rest */
-    int early;                     /* bool: one is held from the arrival of its input on, else from F on */
+    Held has;
+    double *need;                  /* [n] FD and FW of a stage and of those of later chunks of its rank */
+    double *quota;                 /* [p] microbatches of chunk 0 that a rank has room for, by the times that
+                                    * those of its chunks are held */
     uint8_t *best, *trial;         /* [p][3vm] strings: 3 * chunk + 0 F, 1 D, 2 W; microbatches by count */
     Score score, least;            /* of `best`; a bound that no order can beat */
     Score last;                    /* of the rule played last */
@@ -52,7 +52,7 @@ typedef struct {
     int64_t *at, *began;           /* [p] when the rank is free; when its first F started */
     int (*done)[3];                /* [n] F, D, W so far */
     int *begun, *returned;         /* [p] instructions, D so far */
-    double *held;                  /* [p] microbatches of stages held, counted as in Simulation.peak */
+    double *held;                  /* [p] of what a rank has, held now */
     int64_t *start, *was;          /* [p][3vm] start times: of the last replay; of the string in work */
     int *place;                    /* [3][n][m] index of each F, D, W in the string being improved */
     uint64_t *heap;                /* [events] when a rank looks again: time, then rank */
@@ -115,8 +115,36 @@ static void reset(Search *s)
     s->budget -= 3 * (int64_t)all;
 }
 
-/* Whether a microbatch of stage i is held from the arrival of its input on. */
-static int arrives(const Search *s, int i) { return s->early && i && s->rank[i - 1] != s->rank[i]; }
+/* Whether FD of stage i is held from the arrival of its input on. */
+static int arrives(const Search *s, int i) { return s->has.early && i && s->rank[i - 1] != s->rank[i]; }
+
+static void hold(Search *s, int i, int kind, int sign)
+{
+    s->held[s->rank[i]] += sign * s->has.data[kind][i];
+}
+
+/* What the next `op` of stage i takes and frees. Gradients are held from the start of the D that makes
+ * them. */
+static void hold_for(Search *s, int i, int op)
+{
+    int next = i + 1 < s->n;
+    if (op == 2) {
+        hold(s, i, SLOT_FW, -1);
+        hold(s, i, SLOT_DW, -1);
+    } else if (op == 1) {
+        hold(s, i, SLOT_FD, -1);
+        if (!next)
+            hold(s, i, SLOT_DW, 1);
+        if (i)
+            hold(s, i - 1, SLOT_DW, 1);
+    } else {
+        if (!arrives(s, i))
+            hold(s, i, SLOT_FD, 1);
+        hold(s, i, SLOT_FW, 1);
+        if (next && arrives(s, i + 1))
+            hold(s, i + 1, SLOT_FD, 1);
+    }
+}
 
 /* Runs the next `op` of stage i at time t. Its result is there when it ends, on another rank a message later.
  * Returns the stage that gets the result; -1: none. */
@@ -127,12 +155,7 @@ static int run(Search *s, int i, int op, int64_t t)
     if (!s->begun[r]++)
         s->began[r] = t;
     s->returned[r] += op == 1;
-    if (op)
-        s->held[r] -= op == 1 ? 1 - s->share[r] : s->share[r];
-    else
-        s->held[r] += !arrives(s, i);
-    if (op == 0 && i + 1 < s->n)
-        s->held[s->rank[i + 1]] += arrives(s, i + 1);
+    hold_for(s, i, op);
     if (op == 0 && i + 1 < s->n)
         s->ready[0][(size_t)(to = i + 1) * (size_t)s->m + (size_t)mb] = end + s->hop[0][i];
     else if (op == 0)
@@ -142,8 +165,11 @@ static int run(Search *s, int i, int op, int64_t t)
     return to;
 }
 
-/* Whether rank r may hold `more` microbatches of a stage. */
-static int has_room(const Search *s, int r, int more) { return s->held[r] + more <= s->limit[r] + 1e-9; }
+/* Whether rank r has room for more. */
+static int has_room(const Search *s, int r, double more)
+{
+    return s->held[r] + more <= s->has.room[r] * (1 + 1e-9);
+}
 
 static Score score_of(const Search *s)
 {
@@ -181,11 +207,12 @@ static int64_t when(const Search *s, const Greed *rule, int r, int what, int *fu
     const int *n = s->done[i];
     if (n[op] == (op ? n[0] : s->m) || (what == 0 && !within(s, rule, r)))
         return NEVER;
-    if (op == 0 && !arrives(s, i) && !has_room(s, r, s->v - c)) {
+    double there = op == 0 && arrives(s, i) ? s->has.data[SLOT_FD][i] : 0;
+    if (op == 0 && !has_room(s, r, s->need[i] - there)) {
         *full = 1;
         return NEVER;
     }
-    if (op == 0 && i + 1 < s->n && arrives(s, i + 1) && !has_room(s, s->rank[i + 1], s->v - (i + 1) / s->p))
+    if (op == 0 && i + 1 < s->n && arrives(s, i + 1) && !has_room(s, s->rank[i + 1], s->need[i + 1]))
         return NEVER;
     int64_t known = s->ready[op][(size_t)i * (size_t)s->m + (size_t)n[op]];
     return known < 0 ? NEVER : known;
@@ -255,7 +282,7 @@ static int play(Search *s, const Greed *rule)
             push(s, s->at[r], r);
             if (to >= 0 && s->at[s->rank[to]] <= t)
                 push(s, s->at[r] + s->hop[op][i], s->rank[to]);
-            for (int c = 0; c < s->v && op && s->early; c++)       /* there is room for what these send */
+            for (int c = 0; c < s->v && op && s->has.early; c++)   /* there is room for what these send */
                 if (s->stage[r * s->v + c])
                     push(s, s->at[r], s->rank[s->stage[r * s->v + c] - 1]);
         } else if (again != NEVER) {
@@ -276,7 +303,8 @@ static int replay_rank(Search *s, int r)
         int at = s->begun[r], what = string_of(s, s->trial, r)[at], op = what % 3;
         int i = s->stage[r * s->v + what / 3], *n = s->done[i];
         int64_t t = op == 2 ? 0 : s->ready[op][(size_t)i * (size_t)s->m + (size_t)n[op]];
-        if ((op == 1 && n[1] >= n[0]) || (op == 2 && n[2] >= n[1]) || (op == 0 && !has_room(s, r, 1)))
+        double more = s->has.data[SLOT_FD][i] + s->has.data[SLOT_FW][i];
+        if ((op == 1 && n[1] >= n[0]) || (op == 2 && n[2] >= n[1]) || (op == 0 && !has_room(s, r, more)))
             return -1;
         if (t < 0)
             break;
@@ -338,9 +366,9 @@ static void write_known(Search *s, int r, int ahead, int late)
 static void try_known(Search *s)
 {
     for (int late = 0; late < 3; late++) {
-        double most = s->limit[0];
+        double most = s->has.room[0];          /* of microbatches that take 1 */
         for (int r = 0; r < s->p; r++) {
-            most = fmin(most, s->limit[r]);
+            most = fmin(most, s->has.room[r]);
             int ahead = late == 2 ? 2 * (s->p - r) - 1 : s->p - r;
             write_known(s, r, !late && most < ahead ? (int)most : ahead, late * r);
         }
@@ -597,15 +625,15 @@ static void search(Search *s, Favourites *known, int64_t budget)
     s->budget = known ? INT64_MAX : budget;            /* all that are known are played */
     s->score = (Score){NEVER, NEVER};
     s->least = least_of(s);
-    if (s->v == 1 && !s->early)
+    if (s->v == 1 && !s->has.early)
         try_known(s);
     int best = try_grid(s, known);
-    BUG_ON(s->score.makespan == NEVER);
     if (known)
         s->budget = budget;
     if (best >= 0 && rule_of(s, best, &rule))
         climb(s, &rule);
-    while (!s->early && goes_on(s) && mend(s))             /* a replay does not know when inputs arrive */
+    int mends = !s->has.early && s->score.makespan != NEVER;   /* a replay does not know when inputs arrive */
+    while (mends && goes_on(s) && mend(s))
         ;
     free(rule.first);
 }
@@ -624,10 +652,10 @@ static void set_quotas(Search *s)
     double held = 0, *all = xcalloc((size_t)s->p, sizeof *all);
     for (int i = s->n - 1; i >= 0; i--) {
         double own = (double)(s->cost[0][i] + s->cost[1][i]);
-        all[s->rank[i]] += held + own;
+        all[s->rank[i]] += (held + own) * (s->has.data[SLOT_FD][i] + s->has.data[SLOT_FW][i]);
         if (i < s->p)
             s->quota[s->rank[i]] =
-                all[s->rank[i]] > 0 ? s->limit[s->rank[i]] * (held + own) / all[s->rank[i]] : 0;
+                all[s->rank[i]] > 0 ? s->has.room[s->rank[i]] * (held + own) / all[s->rank[i]] : 0;
         held += own + (i ? (double)(s->hop[1][i] + s->hop[0][i - 1]) : 0);
     }
     free(all);
@@ -635,7 +663,7 @@ static void set_quotas(Search *s)
 
 static void search_close(Search *s)
 {
-    free(s->limit);
+    free(s->quota);
     free(s->rank);
     for (int k = 0; k < 3; k++)
         free(s->cost[k]);
@@ -665,23 +693,19 @@ static void write_lists(const Search *s, InstrList *out)
         }
 }
 
-static void search_open(Search *s, const PipeShape *shape, const double *limit, const double *share)
+static void search_open(Search *s, const PipeShape *shape, const Held *held)
 {
     size_t p = (size_t)shape->p, m = (size_t)shape->m, n = p * (size_t)shape->v;
     double longest = 0;
-    *s = (Search){.p = shape->p, .v = shape->v, .m = shape->m, .n = (int)n, .score = {NEVER, NEVER}};
-    BUG_ON(shape->weight_share < 0 || shape->weight_share > 1 || s->v > STRING_CHUNKS);
+    *s = (Search){.p = shape->p, .v = shape->v, .m = shape->m, .n = (int)n, .has = *held,
+                  .score = {NEVER, NEVER}};
+    BUG_ON(s->v > STRING_CHUNKS);
     for (int k = 0; k < 4; k++)
         for (size_t i = 0; i < n; i++)
             longest = fmax(longest, cost_of(shape, k, (int)i));
     s->scale = longest > 0 ? TICKS / longest : 0;
-    s->limit = xcalloc(3 * p, sizeof *s->limit);
-    s->share = s->limit + 2 * p;
-    for (size_t r = 0; r < p; r++)
-        s->share[r] = share ? share[r] : shape->weight_share;
-    s->early = share != NULL;
-    s->quota = s->limit + p;
-    memcpy(s->limit, limit, p * sizeof *limit);
+    s->quota = xcalloc(p + n, sizeof *s->quota);
+    s->need = s->quota + p;
     s->rank = xcalloc(2 * n, sizeof *s->rank);
     s->stage = s->rank + n;
     for (int k = 0; k < 3; k++)
@@ -694,6 +718,13 @@ static void search_open(Search *s, const PipeShape *shape, const double *limit, 
         s->stage[s->rank[i] * s->v + chunk] = i;
         for (int k = 0; k < 3; k++)
             s->cost[k][i] = llrint(cost_of(shape, k, i) * s->scale);
+    }
+    for (int r = 0; r < s->p; r++) {
+        double later = 0;
+        for (int c = s->v - 1; c >= 0; c--) {
+            int i = s->stage[r * s->v + c];
+            later = s->need[i] = later + held->data[SLOT_FD][i] + held->data[SLOT_FW][i];
+        }
     }
     for (int i = 0; i < s->n; i++) {
         int64_t hop = llrint(cost_of(shape, 3, i) * s->scale);
@@ -716,17 +747,19 @@ static void search_open(Search *s, const PipeShape *shape, const double *limit, 
     s->place = xcalloc(3 * n * m, sizeof *s->place);
 }
 
-double search_order(const PipeShape *shape, const double *limit, const double *share, Favourites *known,
-                    int64_t budget, InstrList *out)
+double search_order(const PipeShape *shape, const Held *held, Favourites *known, int64_t budget,
+                    InstrList *out)
 {
     Search s;
-    for (int r = 0; r < shape->p; r++)
-        if (limit[r] < shape->v)
-            return INFINITY;
-    search_open(&s, shape, limit, share);
-    search(&s, known, budget);
-    double makespan = s.scale > 0 ? (double)s.score.makespan / s.scale : 0;
-    if (out)
+    int fits = 1;
+    search_open(&s, shape, held);
+    for (int r = 0; r < s.p; r++)
+        fits &= has_room(&s, r, s.need[s.stage[r * s.v]]);
+    if (fits)
+        search(&s, known, budget);
+    fits = s.score.makespan != NEVER;
+    double makespan = !fits ? INFINITY : s.scale > 0 ? (double)s.score.makespan / s.scale : 0;
+    if (out && fits)
         write_lists(&s, out);
     search_close(&s);
     return makespan;
@@ -734,9 +767,16 @@ double search_order(const PipeShape *shape, const double *limit, const double *s
 
 void generate_zb_auto(const PipeShape *shape, InstrList *out)
 {
-    double *limit = xcalloc((size_t)shape->p, sizeof *limit);
-    for (int r = 0; r < shape->p; r++)
-        limit[r] = shape->limit ? shape->limit : shape->p;
-    BUG_ON(isinf(search_order(shape, limit, NULL, NULL, BUDGET, out)));
-    free(limit);
+    size_t p = (size_t)shape->p, n = p * (size_t)shape->v;
+    double *room = xcalloc(p + 3 * n, sizeof *room), w = shape->weight_share;
+    Held held = {.room = room, .data = {room + p, room + p + n, room + p + 2 * n}};
+    BUG_ON(w < 0 || w > 1);
+    for (size_t r = 0; r < p; r++)
+        room[r] = shape->limit ? shape->limit : shape->p;
+    for (size_t i = 0; i < n; i++) {
+        room[p + i] = 1 - w;
+        room[p + n + i] = w;
+    }
+    BUG_ON(isinf(search_order(shape, &held, NULL, BUDGET, out)));
+    free(room);
 }

@@ -9,14 +9,17 @@ enum { RULES_KEPT = 6 };
 /* The best rules of a search, best first, for the next search of a pipeline with as many stages a rank. */
 typedef struct { int n, rule[RULES_KEPT]; } Favourites;
 
-/* Searches an order; returns its makespan, in the unit of the costs. INFINITY: a rank cannot hold one
- * microbatch of each of its stages.
- *   limit   in      [p] microbatches of a stage that a rank may hold
- *   share   in      [p] of one, what W frees; D frees the rest, and it is held from the arrival of its
- *                   input on. NULL: as weight_share says, from F on
+/* What microbatches take and ranks have, in bytes or any other unit. */
+typedef struct {
+    const double *room;                /* [p] of a rank */
+    const double *data[SLOT_KINDS];    /* [p*v] of a microbatch in a stage, for each lifetime (schedule.h) */
+    int early;                         /* bool: FD begins with the arrival of its input, else with F */
+} Held;
+
+/* Searches an order; returns its makespan, in the unit of the costs. INFINITY: none was found that fits, as
+ * where a rank cannot hold one microbatch of each of its stages.
  *   known   in out  has rules: only these are played; none: all are, and the best are written. NULL: all
  *   budget  in      instructions that may be played beside `known`
  *   out     out     [p] compute of every rank, as of schedule_generate; NULL: not wanted */
-double search_order(const PipeShape *s, const double *limit, const double *share, Favourites *known,
-                    int64_t budget, InstrList *out);
+double search_order(const PipeShape *s, const Held *held, Favourites *known, int64_t budget, InstrList *out);
 #endif

@@ -209,10 +209,40 @@ static void any_in_memory(void)
     u.room = 4;
     double tight = units_bound(&u);
     CHECK(fabs(wide - 243) < 4 && tight > 1.3 * wide, "with room for two %g, for all %g", tight, wide);
+    for (int i = 0; i < 8; i++)
+        fixed[i] = held[i] = ARENA_ALIGN;
+    u.room = 4 * ARENA_ALIGN;
     Partition p;
     partition_search(&p, &u, 2, 1, 0, 100);
-    CHECK(p.makespan >= tight, "%g is below the bound %g", p.makespan, tight);
+    CHECK(isfinite(p.makespan) && p.makespan >= tight, "%g is below the bound %g", p.makespan, tight);
     partition_close(&p);
+}
+
+/* Units of unequal times and bytes in little memory: what is found for two stages a rank is never below the
+ * bound of its placement, and that not below the bound of all placements. Returns how many were found. */
+static int bounds_in_memory(int seed, int vee)
+{
+    enum { N = 9 };
+    double cost[3][N], fixed[N], held[N], scratch[N] = {0}, most = 0;
+    Units u = {.n = N, .cost = {cost[0], cost[1], cost[2]}, .fixed = fixed, .held = held, .scratch = scratch,
+               .shape = {.p = 2 + seed % 2, .m = 12, .limit = 12}};
+    for (int i = 0; i < N; i++) {
+        for (int k = 0; k < 3; k++)
+            cost[k][i] = 1 + (i * 7 + seed * (k + 3)) % 4;
+        fixed[i] = ARENA_ALIGN * (1 + (i + seed) % 3);
+        held[i] = ARENA_ALIGN * (1 + (i * 5 + seed) % 7);
+        most += fixed[i] + held[i];
+    }
+    u.room = most * (0.5 + 0.1 * (seed % 5));
+    Partition p;
+    double bound = partition_bound(&u, 2, vee), any = units_bound(&u);
+    partition_search(&p, &u, 2, vee, 0, 60);
+    int found = isfinite(p.makespan);
+    CHECK(!found || p.makespan >= bound * (1 - 1e-9), "seed %d vee %d: %g is below the bound %g", seed, vee,
+          p.makespan, bound);
+    CHECK(bound >= any * (1 - 1e-9), "seed %d vee %d: bound %g, of any placement %g", seed, vee, bound, any);
+    partition_close(&p);
+    return found;
 }
 
 /* Three stages a rank: one that is empty is legal, the first and the last have a unit. */
@@ -249,8 +279,12 @@ static void in_memory(void)
     CHECK(tight > 1.5 * wide, "with room for one microbatch %g, for all %g", tight, wide);
     u.room = 11.9;
     CHECK(isinf(partition_bound(&u, 1, 0)), "nothing fits and the bound is %g", partition_bound(&u, 1, 0));
-    u.room = 18;
+    u.room = 18 * ARENA_ALIGN;
     u.shape.limit = 3;
+    for (int i = 0; i < 9; i++) {
+        fixed[i] *= ARENA_ALIGN;
+        held[i] *= ARENA_ALIGN;
+    }
     Partition p;
     partition_search(&p, &u, 1, 0, 0, 50);
     CHECK(p.first[1] == 3 && p.first[2] == 6 && isfinite(p.makespan), "stages begin at %d and %d, %g",
@@ -258,43 +292,44 @@ static void in_memory(void)
     partition_close(&p);
 }
 
-/* Most microbatches of rank r's list of `set`, one stage a rank, that wait for D and have their input,
- * that wait for W, and whose gradient is there and W is not done or the result not sent. */
-static void peaks(const ScheduleSet *set, int r, int most[3])
+/* Most bytes that the data of rank r's list of `set`, one stage a rank, take at once: of a microbatch
+ * `arrived` from its input's arrival to D, `kept` from F to W, `pending` from its gradient's arrival until W
+ * is done and the result sent. */
+static double most_bytes(const ScheduleSet *set, int r, double arrived, double kept, double pending)
 {
-    int now[3] = {0}, last = r == set->shape.p - 1, *sent = xcalloc((size_t)set->shape.m, sizeof *sent);
-    most[0] = most[1] = most[2] = 0;
+    int last = r == set->shape.p - 1, *sent = xcalloc((size_t)set->shape.m, sizeof *sent);
+    double now = 0, most = 0;
     for (int i = 0; i < set->rank[r].n; i++) {
         const Instr *in = &set->rank[r].list[i];
-        now[0] += in->op == I_RA || (in->op == I_F && r == 0);
-        now[1] += in->op == I_F;
-        now[2] += in->op == I_RG || (in->op == I_D && last);
-        for (int k = 0; k < 3; k++)
-            most[k] = now[k] > most[k] ? now[k] : most[k];
-        now[0] -= in->op == I_D;
-        now[1] -= in->op == I_W;
+        now += in->op == I_RA || (in->op == I_F && r == 0) ? arrived : 0;
+        now += in->op == I_F ? kept : 0;
+        now += in->op == I_RG || (in->op == I_D && last) ? pending : 0;
+        most = now > most ? now : most;
+        now -= in->op == I_D ? arrived : 0;
+        now -= in->op == I_W ? kept : 0;
         if (in->op == I_W || in->op == I_SG)
-            now[2] -= ++sent[in->mb] == 1 + (r > 0);
+            now -= ++sent[in->mb] == 1 + (r > 0) ? pending : 0;
     }
     free(sent);
+    return most;
 }
 
 /* Inputs that arrive early take as many bytes as those at work: the lists of what is found keep within a
  * rank's room, counted here from the lowered lists. The first stages are faster, so inputs would pile up. */
 static void early_inputs(double room)
 {
-    enum { N = 10 };
+    enum { N = 10, K = ARENA_ALIGN };
     double cost[3][N], fixed[N], held[N], scratch[N], arrived[N], pending[N], of[3 * 5];
     Units u = {.n = N, .cost = {cost[0], cost[1], cost[2]}, .fixed = fixed, .held = held, .scratch = scratch,
-               .arrived = arrived, .pending = pending, .room = room,
+               .arrived = arrived, .pending = pending, .room = room * K,
                .shape = {.p = 5, .m = 24, .limit = 24, .hop = 0.1}};
     for (int i = 0; i < N; i++) {
         cost[0][i] = cost[1][i] = cost[2][i] = 1 + 0.1 * i;
-        fixed[i] = 2;
-        held[i] = 5;
-        arrived[i] = 4;
-        pending[i] = 1;
-        scratch[i] = 3;
+        fixed[i] = 2 * K;
+        held[i] = 5 * K;
+        arrived[i] = 4 * K;
+        pending[i] = 1 * K;
+        scratch[i] = 3 * K;
     }
     Partition p;
     partition_search(&p, &u, 1, 0, 0, 60);
@@ -303,11 +338,9 @@ static void early_inputs(double room)
     ScheduleSet set;
     schedules_open(&set, &s);
     for (int r = 0; r < 5; r++) {
-        int most[3], units = p.first[r + 1] - p.first[r];
-        peaks(&set, r, most);
-        double bytes = 3 + units * (2 + 4.0 * most[0] + 1.0 * most[1] + 1.0 * most[2]);
-        CHECK(bytes <= room, "rank %d: %d units, %d, %d and %d slots, %g bytes of %g", r, units, most[0],
-              most[1], most[2], bytes, room);
+        int units = p.first[r + 1] - p.first[r];
+        double bytes = 3 + units * (2 + most_bytes(&set, r, 4, 1, 1));
+        CHECK(bytes <= room, "rank %d: %d units, %g bytes of %g", r, units, bytes, room);
     }
     schedules_close(&set);
     partition_close(&p);
@@ -324,6 +357,10 @@ int main(void)
     for (int seed = 0; seed < 12; seed++)
         any_placement(seed);
     any_in_memory();
+    int found = 0;
+    for (int seed = 0; seed < 40; seed++)
+        found += bounds_in_memory(seed / 2, seed % 2);
+    CHECK(found >= 20, "%d of 40 partitions fit", found);
     of_three();
     in_memory();
     for (double room = 30; room < 90; room += 10)
