@@ -445,20 +445,22 @@ static int is_given(const Training *t, const char *key)
 }
 
 /* Prints the command that continues this run, for twice as long if it is finished. It also resets
- * `overwrite` and `finetune` if the configuration file sets them. */
-static void say_command(const Training *t)
+ * `overwrite` and `finetune` if the configuration file sets them.
+ *   load  in  where it goes on from */
+static void say_command(const Training *t, const char *load)
 {
-    static const char *const without[] = {"load",        "overwrite",     "finetune",
-                                          "train_iters", "train_samples", NULL};
-    static const char *const within[] = {"load", "overwrite", "finetune", NULL};
     const Config *c = t->cfg;
-    int finished = t->run.progress.iteration >= t->total, samples = c->train_iters == CFG_ABSENT;
-    int64_t length = 2 * (samples ? c->train_samples : c->train_iters);
-    char *longer = finished ? xasprintf(" train_%s=%ld", samples ? "samples" : "iters", length) : xstrdup("");
-    char *with =
-        xasprintf(" load=latest%s%s%s", c->overwrite && !is_given(t, "overwrite") ? " overwrite=false" : "",
-                  c->finetune && !is_given(t, "finetune") ? " finetune=false" : "", longer);
-    char *line = start_command(c, t->argc, t->argv, finished ? without : within, with);
+    const RunProgress *p = &t->run.progress;
+    int finished = p->iteration >= t->total, samples = c->train_iters == CFG_ABSENT;
+    int64_t length = samples ? c->train_samples : c->train_iters;
+    int64_t done = samples ? p->consumed_samples : p->iteration;
+    const char *kind = samples ? "train_samples" : "train_iters";
+    const char *const without[] = {"load", "overwrite", "finetune", finished ? kind : NULL, NULL};
+    char *longer = finished ? xasprintf(" %s=%ld", kind, 2 * (length > done ? length : done)) : xstrdup("");
+    char *with = xasprintf(" load=%s%s%s%s", load,
+                           c->overwrite && !is_given(t, "overwrite") ? " overwrite=false" : "",
+                           c->finetune && !is_given(t, "finetune") ? " finetune=false" : "", longer);
+    char *line = start_command(c, t->argc, t->argv, without, with);
     printf("go on   %s\n", line);
     free(line);
     free(with);
@@ -494,7 +496,7 @@ static void say_end(const Training *t, const char *interval)
     if (interval)
         printf("save_interval: %s\n", interval);
     if (t->saved >= 0)
-        say_command(t);
+        say_command(t, "latest");
     fflush(stdout);
 }
 
@@ -503,9 +505,9 @@ static int finished_before(Training *t)
 {
     if (speaks(t)) {
         printf("the run in %s is finished: iteration %ld of %ld is done; to go on, raise train_%s\n",
-               t->dir.path, t->run.progress.iteration, t->total,
+               t->dir.goes_on ? t->dir.path : t->cfg->load, t->run.progress.iteration, t->total,
                t->cfg->train_iters == CFG_ABSENT ? "samples" : "iters");
-        say_command(t);
+        say_command(t, t->dir.goes_on ? "latest" : t->cfg->load);
         fflush(stdout);
     }
     run_close(&t->run);
@@ -530,6 +532,8 @@ static void start_log(Training *t)
                                           .flops_per_token = run_flops_per_token(t->cfg),
                                           .parameters = params_count(t->cfg), .build = config_build_id(),
                                           .command = command, .id = t->dir.id,
+                                          .skipped = t->run.progress.skipped + t->run.spikes.skipped,
+                                          .nans = t->run.progress.nans,
                                           .age = now() - t->started});
     record_start(t);
     free(command);

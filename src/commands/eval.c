@@ -42,7 +42,7 @@ int command_eval(int argc, char **argv)
     Run r;
     run_open(&r, cfg, RUN_FORWARD, 0, NULL);
     char *dir = run_load(&r, cfg->load);
-    int64_t batch = config_batch_at(cfg, 0);
+    int64_t batch = config_batch_most(cfg);
     Loader *l = start_loader(cfg, &r, split, cfg->eval_iters * batch);
     double loss = run_evaluate(&r, l, cfg->eval_iters, NULL, NULL);
     int64_t tokens = cfg->eval_iters * batch * cfg->seq_length;

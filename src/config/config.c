@@ -16,8 +16,11 @@ static void take_saved(Check *k, int alone, ConfigUse use, SavedConfig saved, Sa
 {
     const Config *c = k->cfg;
     const char *load = c->load, *skipped;
-    if (load && !strcmp(load, "latest") && (use & USE_STEPS))
+    if (load && !strcmp(load, "latest")) {
         load = c->save ? c->save : config_default_save(k->path);
+        if (!(use & USE_STEPS))
+            k->cfg->load = load;       /* who only reads has no run of its own, whose newest it would be */
+    }
     char *text = load ? saved(load, &s->dir) : NULL;
     const Config *there = text ? config_read_saved(text, strlen(text), &skipped) : NULL;
     s->found = there != NULL;

@@ -100,15 +100,18 @@ static void course_read(Course *c, const json_t *line)
     c->wall = goodput > 0 ? c->good / goodput : c->good;
 }
 
-/* Drops torn and foreign lines and those after iteration `last`; sums up the others' COUNT rows.
+/* Drops torn and foreign lines and those after the iteration to resume; sums up the others' COUNT rows.
  * The wall time of the dropped lines stays. */
-static void continue_lines(Log *l, int64_t last)
+static void continue_lines(Log *l, const LogStart *s)
 {
     char why[WHY];
-    int64_t size, kept = 0;
+    int64_t size, kept = 0, last = s->resume_iteration;
     Course course = l->course = (Course){.iteration = about_began(l->dir, last)};
-    if (faccessat(l->dir, "metrics.jsonl", F_OK, 0))
+    if (faccessat(l->dir, "metrics.jsonl", F_OK, 0)) {
+        l->counted.skipped_iterations = (double)s->skipped;
+        l->counted.nan_iterations = (double)s->nans;
         return;
+    }
     char *text = file_read_text(l->dir, "metrics.jsonl", 0, (int64_t)1 << 40, &size, why);
     for (char *p = text, *end; p && p < text + size; p = end) {
         char *newline = memchr(p, '\n', (size_t)(text + size - p));
@@ -157,7 +160,7 @@ static void open_files(Log *l, const Config *cfg, const LogStart *s)
     if ((l->dir = file_open_dir(AT_FDCWD, l->run_dir, 0, why)) < 0)
         die(EXIT_RESOURCE, "log", "%s; change: make the run directory, or choose another with save", why);
     if (resumed)
-        continue_lines(l, s->resume_iteration);
+        continue_lines(l, s);
     else
         /* the timeline of an earlier run and its plan do not belong in this report */
         unlinkat(l->dir, "trace.json", 0), unlinkat(l->dir, "plan.json", 0);

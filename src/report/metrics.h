@@ -128,6 +128,7 @@ typedef struct {
     int64_t parameters;            /* of the whole model, for the report; 0: not known */
     const char *command, *build;   /* for the report; NULL: left out */
     const char *id;                /* of the run, for every line of metrics.jsonl; NULL: left out */
+    int64_t skipped, nans;         /* iterations before resume_iteration, for a folder without lines */
     double age;                    /* s since the command began */
 } LogStart;
 

@@ -10,6 +10,15 @@ static double span(const Config *c, int64_t iters, int64_t samples)
     return iters == CFG_ABSENT ? 0 : (double)config_samples_after(c, iters);
 }
 
+/* Samples of WSD's closing decay, which ends with `decay`. */
+static double closing(const Config *c, double decay)
+{
+    if (c->train_samples != CFG_ABSENT || c->lr_wsd_decay_iters == CFG_ABSENT)
+        return span(c, c->lr_wsd_decay_iters, c->lr_wsd_decay_samples);
+    int64_t before = c->lr_decay_iters - c->lr_wsd_decay_iters;
+    return decay - (double)config_samples_after(c, before > 0 ? before : 0);
+}
+
 /* Share of lr - min_lr that is left at `ratio` (0 to 1) of the WSD decay. */
 static double wsd_left(const Config *c, double ratio)
 {
@@ -40,15 +49,15 @@ static double unscaled(const Config *c, double steps)
     } else if (c->lr_decay_style == LR_DECAY_STYLE_COSINE) {
         left = 0.5 * (cos(M_PI * ratio) + 1);
     } else {
-        double tail = span(c, c->lr_wsd_decay_iters, c->lr_wsd_decay_samples), start = decay - tail;
+        double tail = closing(c, decay), start = decay - tail;
         left = steps <= start ? 1 : wsd_left(c, (steps - start) / tail);
     }
     return c->min_lr + left * (c->lr - c->min_lr);
 }
 
-double lr_at(const Config *c, int64_t consumed_samples)
+double lr_at(const Config *c, int64_t consumed_samples, int64_t moved)
 {
-    double lr = unscaled(c, (double)consumed_samples);
+    double lr = unscaled(c, (double)(consumed_samples + moved));
     if (c->lr_scaling == LR_SCALING_NONE)
         return lr;
     double b = (double)config_batch_at(c, consumed_samples) / (double)c->lr_base_batch_size;

@@ -11,5 +11,7 @@
 #define LR_H
 #include "config.h"
 
-double lr_at(const Config *cfg, int64_t consumed_samples);
+/* moved: samples that the iterations so far would have consumed with the present batch sizes beyond those
+ * that they did: 0 where these never changed. So lengths in iterations mean that after a change, too. */
+double lr_at(const Config *cfg, int64_t consumed_samples, int64_t moved);
 #endif

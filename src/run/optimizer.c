@@ -421,6 +421,11 @@ void optimizer_step(Optimizer *o, double lr)
     }
 }
 
+int loss_scale_moves(const Config *cfg)
+{
+    return cfg->params_dtype == PARAMS_DTYPE_FP16 && isnan(cfg->loss_scale);
+}
+
 void loss_scale_open(LossScale *s, const Config *cfg)
 {
     int fp16 = cfg->params_dtype == PARAMS_DTYPE_FP16, fixed = !isnan(cfg->loss_scale);
@@ -430,8 +435,10 @@ void loss_scale_open(LossScale *s, const Config *cfg)
 
 int loss_scale_update(LossScale *s, const Config *cfg, int overflow)
 {
-    if (cfg->params_dtype != PARAMS_DTYPE_FP16 || !isnan(cfg->loss_scale))
-        return 1;
+    if (!loss_scale_moves(cfg)) {
+        s->good = overflow ? s->good + 1 : 0;      /* in a row */
+        return s->good < OVERFLOWS_MOST;
+    }
     if (overflow) {
         int lowest = s->scale <= cfg->min_loss_scale;
         s->good = 0;

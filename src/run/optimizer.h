@@ -94,7 +94,11 @@ double optimizer_zeros(const Optimizer *o);
  * ranks. */
 double optimizer_params_norm(Optimizer *o);
 
+/* Whether the scale follows the overflows: fp16 without a fixed one. */
+int loss_scale_moves(const Config *cfg);
 void loss_scale_open(LossScale *s, const Config *cfg);
-/* Counts a step that did or did not overflow. Returns 0 when it overflows at the smallest scale. */
+/* Counts a step that did or did not overflow. Returns 0 when it overflows at the smallest scale, or, with a
+ * fixed one, the steps before it did so too, OVERFLOWS_MOST in all. */
+enum { OVERFLOWS_MOST = 100 };
 int loss_scale_update(LossScale *s, const Config *cfg, int overflow);
 #endif

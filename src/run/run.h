@@ -119,7 +119,10 @@ typedef struct {
 /* How far the run is. Every checkpoint holds all of it. */
 typedef struct {
     int64_t iteration, consumed_samples, skipped, nans;    /* skipped: by fp16's overflows */
-    struct { int64_t iteration, samples; } batches;    /* where the present batch sizes took effect */
+    struct {
+        int64_t iteration, samples, tokens;            /* done before the present batch sizes took effect */
+        int64_t moved;                                 /* as of lr_at */
+    } batches;
 } RunProgress;
 
 /* Steps launched whose verdict the host has not seen: numbers [collected, launched), at most

@@ -1,6 +1,7 @@
 /* run_state -- what a checkpoint keeps of a run beside the tensors, and the way back */
 #include "json_number.h"
 #include "run.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,14 +15,15 @@ json_t *run_state(const Run *r)
     const LossScale *s = &r->opt.loss_scale;
     const RunProgress *p = &r->progress;
     json_t *j =
-        json_pack("{s:I s:I s:I s:I s:I s:I s:{s:o s:I s:I} s:{s:I s:I} s:s s:s}", "iteration",
+        json_pack("{s:I s:I s:I s:I s:I s:I s:{s:o s:I s:I} s:{s:I s:I s:I} s:s s:s}", "iteration",
                   (json_int_t)p->iteration, "consumed_samples", (json_int_t)p->consumed_samples, "updates",
                   (json_int_t)r->opt.updates, "skipped_iterations",
                   (json_int_t)(p->skipped + r->spikes.skipped), "nan_iterations",
                   (json_int_t)p->nans, "seed", (json_int_t)r->cfg->seed, "loss_scale", "scale",
                   json_number(s->scale), "good", (json_int_t)s->good, "tolerance", (json_int_t)s->tolerance,
                   "batch_sizes_since", "iteration", (json_int_t)p->batches.iteration, "samples",
-                  (json_int_t)p->batches.samples, "config", text, "build", config_build_id());
+                  (json_int_t)p->batches.samples, "tokens", (json_int_t)p->batches.tokens, "config", text,
+                  "build", config_build_id());
     BUG_ON(!j);
     if (r->checkpoint.huggingface)
         json_object_set(j, "huggingface", r->checkpoint.huggingface);
@@ -87,13 +89,20 @@ static void load_progress(Run *r, const json_t *state, const Config *saved, cons
     if (since && config_same_batches(r->cfg, saved))
         low = high = config_samples_from(r->cfg, p->batches.samples, steps - p->batches.iteration);
     p->consumed_samples = state_int(state, "consumed_samples", low, high, dir);
+    p->batches.tokens = json_object_get(since, "tokens")
+                            ? state_int(since, "tokens", 0, INT64_MAX, dir)
+                            : p->batches.samples * saved->seq_length;
     int same = !config_differs(r->cfg, saved, OPT_data_path) &&
                !config_differs(r->cfg, saved, OPT_train_data_path);
     r->checkpoint.corpus = same ? json_integer_value(json_object_get(state, "corpus")) : 0;
     if (!config_same_batches(r->cfg, saved)) {
         p->batches.iteration = steps;
+        p->batches.tokens += (p->consumed_samples - p->batches.samples) * saved->seq_length;
         p->batches.samples = p->consumed_samples;
     }
+    p->batches.moved = config_samples_after(r->cfg, p->batches.iteration) - p->batches.samples;
+    if (r->cfg->train_samples != CFG_ABSENT)
+        p->batches.moved = 0;
     if (!spikes_load(&r->spikes, r->cfg, json_object_get(state, "spikes"), steps))
         die(EXIT_CHECKPOINT, "checkpoint-state", "%s: the state's `spikes` are none of a run" OTHER_STATE,
             dir);
@@ -102,15 +111,21 @@ static void load_progress(Run *r, const json_t *state, const Config *saved, cons
     r->opt.updates = state_int(state, "updates", 0, steps, dir);
 }
 
-static void load_loss_scale(Run *r, const json_t *state, const char *dir)
+/* The dynamic loss scale of fp16 goes on from a run that had one. A fixed one is that of the configuration,
+ * and other types have none. */
+static void load_loss_scale(Run *r, const json_t *state, const Config *saved, const char *dir)
 {
+    const Config *c = r->cfg;
     const json_t *scale = json_object_get(state, "loss_scale"), *v = json_object_get(scale, "scale");
     double x = json_number_value(v);
     if (!json_is_number(v) || !(x > 0))
         die(EXIT_CHECKPOINT, "checkpoint-state",
             "%s: the state's `loss_scale` is %g, not above 0" OTHER_STATE, dir, x);
-    r->opt.loss_scale = (LossScale){x, state_int(scale, "good", 0, INT32_MAX, dir),
-                                    state_int(scale, "tolerance", -r->progress.iteration, INT32_MAX, dir)};
+    LossScale goes_on = {fmax(x, c->min_loss_scale), state_int(scale, "good", 0, INT32_MAX, dir),
+                         state_int(scale, "tolerance", -r->progress.iteration, INT32_MAX, dir)};
+    loss_scale_open(&r->opt.loss_scale, c);
+    if (loss_scale_moves(c) && loss_scale_moves(saved))
+        r->opt.loss_scale = goes_on;
 }
 
 /* As run_load. */
@@ -131,8 +146,9 @@ static char *load(Run *r, const LoadFrom *from, int weights_only)
     json_decref(r->checkpoint.huggingface);
     r->checkpoint.huggingface = json_incref(json_object_get(state, "huggingface"));
     if (!weights_only) {
-        load_progress(r, state, compare_config(r, state, dir), dir);
-        load_loss_scale(r, state, dir);
+        const Config *saved = compare_config(r, state, dir);
+        load_progress(r, state, saved, dir);
+        load_loss_scale(r, state, saved, dir);
     }
     json_decref(state);
     pieces_close(pieces, n);

@@ -66,11 +66,15 @@ static int scale_allows(Run *r)
     int overflow = overflows(r, &v);
     if (!v.go && !v.stopped)           /* a held step: it says nothing about the scale */
         return 1;
-    if (!loss_scale_update(&r->opt.loss_scale, c, overflow))
+    if (!loss_scale_update(&r->opt.loss_scale, c, overflow)) {
+        int moves = loss_scale_moves(c);
         die(EXIT_NUMERIC, "loss-scale",
-            "iteration %lld: the gradient of %s overflows at the smallest loss scale, %g; change: train in "
-            "bf16, lower lr, or lower min_loss_scale",
-            (long long)(r->progress.iteration + 1), optimizer_blame(&r->opt, &v, NULL), c->min_loss_scale);
+            "iteration %lld: the gradient of %s overflows at the %s loss scale, %g%s; change: train in bf16, "
+            "lower lr, or lower %s",
+            (long long)(r->progress.iteration + 1), optimizer_blame(&r->opt, &v, NULL),
+            moves ? "smallest" : "fixed", moves ? c->min_loss_scale : c->loss_scale,
+            moves ? "" : ", as in 99 iterations before it", moves ? "min_loss_scale" : "loss_scale");
+    }
     if (overflow)
         optimizer_go(&r->opt);
     r->progress.skipped += overflow;
@@ -81,7 +85,7 @@ static void update(Run *r, Metrics *m)
 {
     const Config *c = r->cfg;
     m->loss_scale = r->opt.loss_scale.scale;
-    m->learning_rate = lr_at(c, r->progress.consumed_samples);
+    m->learning_rate = lr_at(c, r->progress.consumed_samples, r->progress.batches.moved);
     modes_check(r->progress.iteration + 1);
     rerun_compare(r);
     sdc_verify(r);
@@ -270,7 +274,7 @@ void run_step(Run *r, const Metrics *so_far)
     p->consumed_samples += batch;
     m->iteration = p->iteration;
     m->consumed_samples = p->consumed_samples;
-    m->consumed_tokens = p->consumed_samples * c->seq_length;
+    m->consumed_tokens = p->batches.tokens + (p->consumed_samples - p->batches.samples) * c->seq_length;
     m->global_batch_size = batch;
     r->arenas.run.sealed = r->arenas.host.sealed = 1;
     if (c->sdc_check_interval && p->iteration % c->sdc_check_interval == 0)
@@ -330,7 +334,7 @@ double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, 
 {
     Model *m = &r->model;
     Comm *all = &r->grid.all;
-    int64_t batch = config_batch_at(r->cfg, r->progress.consumed_samples);
+    int64_t batch = config_batch_most(r->cfg);     /* the same samples throughout a batch-size schedule */
     model_clear(m);
     r->step.source = l;
     for (int64_t b = 0; b < batches; b++) {

@@ -27,7 +27,7 @@ static void resume(int64_t iteration)
     char why[WHY];
     c.batch_step = &(BatchStep){0, 4};
     c.batch_steps = 1;
-    continue_lines(&l, iteration);
+    continue_lines(&l, &s);
     about_open(&l.about, &c, &s, 0, 1);
     about_memory(&l.about, "weights", 1, 2);
     about_end(&l.about, "a reason");

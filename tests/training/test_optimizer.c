@@ -27,34 +27,35 @@ static void published_rates(void)
     static const double want[] = {0, .005, .01, .009657, .008682, .007222, .0055, .003778, .002318, .001343};
     const Config *c = WITH("min_lr=0.001", "lr_decay_style=cosine", "lr_warmup_iters=2", "lr_decay_iters=10");
     for (int i = 0; i < 10; i++)
-        CHECK(fabs(lr_at(c, i * 4) - want[i]) < 5e-7, "update %d: %.9f, not %.9f", i, lr_at(c, i * 4),
+        CHECK(fabs(lr_at(c, i * 4, 0) - want[i]) < 5e-7, "update %d: %.9f, not %.9f", i, lr_at(c, i * 4, 0),
               want[i]);
 }
 
 static void every_style(void)
 {
-    same("constant", lr_at(WITH("lr_decay_style=constant"), 400), 0.01, 0);
-    same("linear", lr_at(WITH("min_lr=0.002", "lr_decay_iters=8"), 4 * 6), 0.002 + 0.25 * 0.008, 1e-15);
-    same("past the decay", lr_at(WITH("min_lr=0.002", "lr_decay_iters=8"), 4 * 9), 0.002, 0);
-    same("root", lr_at(WITH("lr_decay_style=inverse-square-root", "lr_warmup_iters=2"), 4 * 8), 0.01 * 0.5,
+    same("constant", lr_at(WITH("lr_decay_style=constant"), 400, 0), 0.01, 0);
+    same("linear", lr_at(WITH("min_lr=0.002", "lr_decay_iters=8"), 4 * 6, 0), 0.002 + 0.25 * 0.008, 1e-15);
+    same("past the decay", lr_at(WITH("min_lr=0.002", "lr_decay_iters=8"), 4 * 9, 0), 0.002, 0);
+    same("root", lr_at(WITH("lr_decay_style=inverse-square-root", "lr_warmup_iters=2"), 4 * 8, 0), 0.01 * 0.5,
          1e-15);
-    same("warm-up from", lr_at(WITH("lr_warmup_iters=4", "lr_warmup_init=0.002"), 4), 0.002 + 0.25 * 0.008,
+    same("warm-up from", lr_at(WITH("lr_warmup_iters=4", "lr_warmup_init=0.002"), 4, 0), 0.002 + 0.25 * 0.008,
          1e-15);
-    same("share", lr_at(WITH("lr_warmup_fraction=0.25"), 4), 0.01 / 2.5, 1e-15);
-    same("samples", lr_at(WITH("train_iters=null", "train_samples=40", "lr_warmup_samples=10"), 5), 0.005,
+    same("share", lr_at(WITH("lr_warmup_fraction=0.25"), 4, 0), 0.01 / 2.5, 1e-15);
+    same("samples", lr_at(WITH("train_iters=null", "train_samples=40", "lr_warmup_samples=10"), 5, 0), 0.005,
          1e-15);
 #define WSD(tail)                                                                                            \
     WITH("lr_decay_style=WSD", "lr_wsd_decay_iters=4", "lr_wsd_decay_style=" tail, "min_lr=0.001")
-    same("wsd before", lr_at(WSD("linear"), 4 * 6), 0.01, 1e-15);
-    same("wsd linear", lr_at(WSD("linear"), 4 * 7), 0.001 + 0.75 * 0.009, 1e-15);
-    same("wsd cosine", lr_at(WSD("cosine"), 4 * 7), 0.001 + 0.5 * (cos(M_PI / 4) + 1) * 0.009, 1e-15);
-    same("wsd exponential", lr_at(WSD("exponential"), 4 * 7), 0.001 + (2 * pow(0.5, 0.25) - 1) * 0.009,
+    same("wsd before", lr_at(WSD("linear"), 4 * 6, 0), 0.01, 1e-15);
+    same("wsd linear", lr_at(WSD("linear"), 4 * 7, 0), 0.001 + 0.75 * 0.009, 1e-15);
+    same("wsd cosine", lr_at(WSD("cosine"), 4 * 7, 0), 0.001 + 0.5 * (cos(M_PI / 4) + 1) * 0.009, 1e-15);
+    same("wsd exponential", lr_at(WSD("exponential"), 4 * 7, 0), 0.001 + (2 * pow(0.5, 0.25) - 1) * 0.009,
          1e-15);
-    same("wsd root", lr_at(WSD("minus_sqrt"), 4 * 7), 0.001 + 0.5 * 0.009, 1e-15);
-    same("scaled", lr_at(WITH("lr_decay_style=constant", "lr_scaling=linear", "lr_base_batch_size=16"), 0),
+    same("wsd root", lr_at(WSD("minus_sqrt"), 4 * 7, 0), 0.001 + 0.5 * 0.009, 1e-15);
+    same("scaled", lr_at(WITH("lr_decay_style=constant", "lr_scaling=linear", "lr_base_batch_size=16"), 0, 0),
          0.0025, 1e-15);
-    same("root scaled", lr_at(WITH("lr_decay_style=constant", "lr_scaling=sqrt", "lr_base_batch_size=16"), 0),
-         0.005, 1e-15);
+    same("root scaled",
+         lr_at(WITH("lr_decay_style=constant", "lr_scaling=sqrt", "lr_base_batch_size=16"), 0, 0), 0.005,
+         1e-15);
 }
 
 /* Batches of 2 samples of 8 tokens up to 64 tokens, then of 4 samples: the rate follows the samples. */
@@ -65,7 +66,7 @@ static void batch_schedule(void)
     CHECK(config_batch_at(c, 0) == 2 && config_batch_at(c, 8) == 4, "batches %lld %lld",
           (long long)config_batch_at(c, 0), (long long)config_batch_at(c, 8));
     same("samples after 6 steps", (double)config_samples_after(c, 6), 4 * 2 + 2 * 4, 0);
-    same("half of them", lr_at(c, 8), 0.005, 1e-15);
+    same("half of them", lr_at(c, 8, 0), 0.005, 1e-15);
 }
 
 static void scale_of_fp16(void)

@@ -1,0 +1,69 @@
+#!/bin/sh
+# tests/training/resume_changed.sh -- what a resume with other settings does: lengths in iterations stay lengths in
+# iterations with another batch size, a loss scale is that of the keys where the run had none, tokens and skipped steps
+# are counted on, and the command that a run prints at its end goes on.
+set -e
+work=${WORK:?} here=$PWD
+. tests/tiny.sh
+cd "$work"
+"$TRAIN" tokenize "$here/parallel" -o corpus > /dev/null 2>&1
+tiny tiny.yaml
+fail() { echo "FAILED: $*"; cat log 2> /dev/null; exit 1; }
+run() { "$TRAIN" tiny.yaml "$@" > log 2>&1 && rc=0 || rc=$?; [ $rc = 0 ] || [ $rc = 75 ] || fail "train $*: $rc"; }
+# column RUN KEY: its values, a word a line of metrics.jsonl
+column() { sed -n "s/.*\"$2\": \([-+0-9.e]*\),.*/\1/p" "$1/metrics.jsonl" | awk '{ printf "%.12g ", $1 }'; }
+is() { [ "$2" = "$3" ] || fail "$1: $2, not $3"; }
+
+# another batch size: the rate of each iteration stays, tokens grow by what is read
+run save=A train_iters=8 lr_decay_style=linear
+run save=B train_iters=8 lr_decay_style=linear exit_interval=3
+run save=B train_iters=8 lr_decay_style=linear exit_interval=5 load=latest global_batch_size=4
+run save=B train_iters=8 lr_decay_style=linear load=latest global_batch_size=1 seq_length=16
+is "learning rates" "$(column B learning_rate)" "$(column A learning_rate)"
+is tokens "$(column B consumed_tokens)" "64 128 192 320 448 464 480 496 "
+
+# WSD's closing decay has its iterations within a schedule of batch sizes, too
+run save=C train_iters=8 global_batch_size=null step_batch_size_schedule='0:1 128:4' lr_decay_style=WSD \
+    lr_wsd_decay_style=linear lr_wsd_decay_iters=2
+is "closing decay" "$(column C learning_rate)" "0.01 0.01 0.01 0.01 0.01 0.01 0.01 0.005 "
+
+# an evaluation reads the same samples throughout a schedule, and as many by `train eval`
+schedule='global_batch_size=null step_batch_size_schedule="0:1 64:3" eval_iters=2 lr_decay_style=constant'
+eval "run save=D train_iters=4 eval_interval=2 $schedule"
+eval "run save=E train_iters=2 eval_interval=2 $schedule"
+seen=$(sed -n 's/.*"valid_loss": \([0-9.]*\).*/\1/p' D/metrics.jsonl E/metrics.jsonl | sed -n '1p;3p' | sort -u | wc -l)
+is "validation losses of one state" "$seen" 1
+last=$(sed -n 's/.*"valid_loss": \([0-9.]*\).*/\1/p' D/metrics.jsonl | tail -n 1)
+eval "\"\$TRAIN\" eval tiny.yaml load=D $schedule" > log 2>&1 || fail eval
+grep -q "loss $(printf %.6f "$last")" log || fail "train eval differs from $last"
+
+# the loss scale: a run without one has an initial one when it becomes fp16; a fixed one is that of the key
+run save=F params_dtype=fp32
+run save=F params_dtype=fp16 load=latest train_iters=3 initial_loss_scale=4096
+is "scale from fp32" "$(column F loss_scale)" "1 1 4096 "
+run save=F params_dtype=fp16 load=latest train_iters=4 loss_scale=64
+run save=F params_dtype=bf16 load=latest train_iters=5
+is "scale fixed, then none" "$(column F loss_scale)" "1 1 4096 64 1 "
+# a fixed scale that always overflows ends the run
+"$TRAIN" tiny.yaml save=G params_dtype=fp16 loss_scale=1e30 train_iters=200 > log 2>&1 && rc=0 || rc=$?
+is "always overflows" "$rc" 6
+grep -q 'error\[loss-scale\] iteration 100: .* fixed loss scale, 1e+30.*lower loss_scale' log || fail "no reason"
+
+# skipped steps: counted where they were, in another folder too
+run save=H params_dtype=fp16 train_iters=6 save_interval=4
+run save=I params_dtype=fp16 train_iters=6 load=H/checkpoints/iter_0000004
+is "skipped in another folder" "$(column I skipped_iterations)" "$(column H skipped_iterations | cut -d ' ' -f 5-)"
+
+# the command at the end goes on: with the key that the command line takes away, beyond what is done, and from where
+# the weights came
+run save=J train_iters=null train_samples=6
+grep '^go on' log | grep -q 'train_iters=null.* train_samples=12' || fail "train_iters=null is lost"
+run save=A load=latest train_iters=2
+grep '^go on' log | grep -q 'train_iters=16' || fail "a length that is done"
+run save=K train_iters=8 load=A
+grep '^go on' log | grep -q 'save=K.* load=A.* train_iters=16' || fail "not from A"
+[ ! -e K/checkpoints ] || fail "K has a checkpoint"
+
+# load=latest of a command that reads is the newest of save
+"$TRAIN" eval tiny.yaml save=A load=latest eval_iters=1 > log 2>&1 || fail "eval load=latest"
+grep -q 'A/checkpoints/iter_0000008' log || fail "not the newest of A"
