@@ -382,6 +382,9 @@ static void command_calibrate(const Config *c, const char *path, int argc, char 
     if (n < 6 || strcmp(path + n - 5, ".yaml"))
         die(EXIT_CONFIG, "usage", "train plan --calibrate writes what it measures to --machine FILE.yaml; "
             "change: give the file, for example --machine configs/machines/local.yaml");
+    if (!calibrate_may_write(path))
+        die(EXIT_CONFIG, "machine", "%s is there, and --calibrate has not written it; change: --machine with "
+            "another file, or remove this one", path);
     char **line = xcalloc((size_t)argc + 1, sizeof *line);
     line[0] = "plan";
     memcpy(line + 1, argv, (size_t)argc * sizeof *argv);
@@ -449,6 +452,17 @@ static void command_search(const Config *c, const JointAsk *ask, int json)
     joint_close(&j);
 }
 
+/* written: bool: --calibrate and --json; needs: the switch that needs a machine, NULL: none does. */
+static void check_usage(int written, const char *machine, const char *needs)
+{
+    if (written)
+        die(EXIT_CONFIG, "usage", "train plan --calibrate writes a file and has no JSON; change: leave out "
+            "--json");
+    if (needs && !machine)
+        die(EXIT_CONFIG, "usage", "train plan %s needs the times of a machine; change: give --machine",
+            needs);
+}
+
 int command_plan(int argc, char **argv)
 {
     Args a = cli_open("plan", argc, argv);
@@ -459,25 +473,23 @@ int command_plan(int argc, char **argv)
     double most = args_number(&a, "--at-most");
     const char *path = cli_next(&a, "CONFIG");
     cli_end(&a);
+    check_usage(measure && json, machine, lists ? "--search" : explain ? "--explain" : NULL);
     if (!isnan(most)) {
-        printf("%d\n", start_smaller(path, &a, world, (int)most));
+        printf(json ? "{\"world\": %d}\n" : "%d\n", start_smaller(path, &a, world, (int)most));
+        return EXIT_DONE;
+    }
+    if (measure) {
+        command_calibrate(start_plan(path, &a, world), machine, argc, argv);
         return EXIT_DONE;
     }
     char **keys = xcalloc((size_t)a.n + 1, sizeof *keys);      /* start_plan frees a.v */
     int nkeys = a.n;
     memcpy(keys, a.v, (size_t)a.n * sizeof *keys);
     const Config *c = start_plan(path, &a, world);
-    if (measure) {
-        free(keys);
-        command_calibrate(c, machine, argc, argv);
-        return EXIT_DONE;
-    }
     Plan p;
     const Machine *m = machine ? machine_load(machine) : NULL;
     if (m)
         predict_check(c, m);
-    if (lists && !m)
-        die(EXIT_CONFIG, "usage", "train plan --search needs the times of a machine; change: give --machine");
     if (lists) {
         command_search(c, &(JointAsk){path, nkeys, c->world, keys, m, lists}, json);
         free(keys);

@@ -1,5 +1,6 @@
 /* train sweep --smallest-world -- how many ranks of a machine a model needs */
 #include "sweep_smallest.h"
+#include "args.h"
 #include "base.h"
 #include "json_number.h"
 #include "machine.h"
@@ -73,8 +74,10 @@ static void answer(const Sweep *s, json_t *tried, int json)
         printf("%d rank%s of %s: the smallest of these worlds in which a layout fits\n", s->world,
                s->world > 1 ? "s" : "", s->machine);
         sweep_winner(stdout, s);
-        printf("next       train sweep %s --world %d --machine %s ranks all layouts\n", s->path, s->world,
-               s->machine);
+        char *words = args_text(s->nargs, s->args);
+        printf("next       train sweep %s --world %d --machine %s%s ranks all layouts\n", s->path, s->world,
+               s->machine, words);
+        free(words);
     }
     json_decref(args);
 }

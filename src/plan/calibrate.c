@@ -209,6 +209,18 @@ static double jitter_of(const Machine *m, const Call *call, int n, double step, 
 }
 
 /* ---- all of it ---- */
+#define WRITTEN "# Measured by train plan --calibrate"
+
+int calibrate_may_write(const char *path)
+{
+    char start[sizeof WRITTEN] = "";
+    FILE *f = fopen(path, "r");
+    int there = f || errno != ENOENT, ours = f && fgets(start, sizeof start, f) && !strcmp(start, WRITTEN);
+    if (f)
+        fclose(f);
+    return !there || ours;
+}
+
 static void write_down(const Machine *m, const char *path)
 {
     char host[65] = "", day[32];
@@ -218,8 +230,8 @@ static void write_down(const Machine *m, const char *path)
     strftime(day, sizeof day, "%Y-%m-%d", gmtime_r(&t, &tm));
     FILE *f = fopen(path, "w");
     if (f)
-        machine_write(f, m, textf("# Measured by train plan --calibrate, %s, %s. The figures are the host's, "
-                                  "which its ranks share.\n", day, config_build_id()));
+        machine_write(f, m, textf(WRITTEN ", %s, %s. The figures are the host's, which its ranks share.\n",
+                                  day, config_build_id()));
     if (!f || fclose(f))
         die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: --machine with a file that you may write",
             path, strerror(errno));

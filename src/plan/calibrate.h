@@ -11,4 +11,7 @@
  *   path  in  file for the description
  *   argv  in  [argc] the whole command, for the ranks */
 void calibrate(const Config *cfg, const char *path, int argc, char **argv);
+
+/* Whether nothing is at `path`, or a file that `calibrate` has written. */
+int calibrate_may_write(const char *path);
 #endif

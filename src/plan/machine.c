@@ -264,7 +264,8 @@ static void load(Machine *m, const char *path, int depth)
     if (m->like && !r.list.n) {
         Machine *base = machine_blank();
         const char *slash = strrchr(path, '/');
-        load(base, textf("%.*s%s.yaml", slash ? (int)(slash + 1 - path) : 0, path, m->like), depth + 1);
+        const char *beside = textf("%.*s%s.yaml", slash ? (int)(slash + 1 - path) : 0, path, m->like);
+        load(base, access(beside, F_OK) ? path_of(m->like) : beside, depth + 1);
         for (int i = 0; i < FIELDS; i++)
             if (!r.seen[i])
                 option_copy(&fields[i], m, base);

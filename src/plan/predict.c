@@ -144,8 +144,9 @@ static void choose_room(Prediction *out, const Config *c, const Machine *m, cons
                  .bytes = (int64_t)machine_space(m, c->world) +
                           (m->shared ? 0 : RUN_RESERVE),     /* which run_slice adds */
                  .over = {.lists = l, .apart = !m->shared}};
+    int ours = !m->unfused && !m->separate;    /* only ours makes FP8 copies again for want of room */
     f.over.logits_rows = out->logits_rows = choose_rows(out, c, m, &f, kinds);
-    for (int s = 0; s < kinds->pl->p; s++) {
+    for (int s = 0; s < kinds->pl->p && ours; s++) {
         f.rank = run_first(c, AXIS_PP, s);
         int n = run_recast(&f);
         out->fp8_recast = n > out->fp8_recast ? n : out->fp8_recast;

@@ -112,7 +112,7 @@ void predict_device(Device *d, Tally *k, Dtype real)
     d->name = "planned";
     predict_copies(d);
     if (k->m->separate)
-        d->keeps = (Keeps){.logits = 1};
+        d->keeps = (Keeps){.logits = 1, .recomputed_output = 1};
     if (k->m->unfused)
         d->keeps = (Keeps){.mask = 1, .scores = 1, .logits = 1, .drop_sent = 1, .recomputed_output = 1};
 }

@@ -85,10 +85,14 @@ static void read_head(Table *t, const char *line)
         t->at[k] = -1;
     for (int i = 0; i < t->n; i++) {
         int k = column_of(t->head[i]);
-        if (k >= 0 ? t->at[k] >= 0 : option_find(t->head[i]) < 0)
-            SCORE_ERROR("%s:%d: column '%s' %s; change: name, world, config, step_s or tokens_per_second, "
-                        "set, note, or a key of `train help keys`", t->path, t->line, t->head[i],
-                        k >= 0 ? "stands there twice" : "is none");
+        for (int b = 0; b < i; b++)
+            if (!strcmp(t->head[i], t->head[b]))
+                SCORE_ERROR("%s:%d: column '%s' stands there twice; change: leave one", t->path, t->line,
+                            t->head[i]);
+        if (k < 0 && option_find(t->head[i]) < 0)
+            SCORE_ERROR("%s:%d: column '%s' is none; change: name, world, config, step_s or "
+                        "tokens_per_second, set, note, or a key of `train help keys`", t->path, t->line,
+                        t->head[i]);
         if (k >= 0)
             t->at[k] = i;
     }

@@ -73,4 +73,21 @@ while read -r change <&3 && read -r step <&4; do
         fail "$change: $step ms promised, $(value step_ms) planned, $now without"
     last=$step
 done 3< "$work/changes" 4< "$work/steps"
+
+# without a machine there is nothing to explain; --calibrate writes over nothing that it has not written
+refused() { # WORDS ARGUMENT...
+    words=$1
+    shift
+    "$TRAIN" plan "$@" > "$work/out" 2> "$work/err" && rc=0 || rc=$?
+    [ $rc = 2 ] && [ "$(grep -c '^error\[' "$work/err")" = 1 ] && grep -q "$words.*change: " "$work/err" || fail "plan $*: $rc"
+}
+printf '%s\n' 'model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 32, vocab_size: 100}' \
+    'data: {tokenizer_type: none}' 'train: {micro_batch_size: 1, global_batch_size: 8}' > "$work/tiny.yaml"
+cp "$work/tiny.yaml" "$work/before.yaml"
+refused 'needs the times of a machine' "$work/tiny.yaml" --explain
+refused 'has no JSON' "$work/tiny.yaml" --calibrate --json --machine "$work/new.yaml"
+refused 'tiny.yaml is there, and --calibrate has not written it' "$work/tiny.yaml" --calibrate --machine "$work/tiny.yaml"
+cmp "$work/tiny.yaml" "$work/before.yaml" || fail "the configuration was written over"
+"$TRAIN" plan "$work/tiny.yaml" --world 8 --at-most 7 min_world=2 --json > "$work/out" || fail "at most"
+[ "$(cat "$work/out")" = '{"world": 4}' ] || fail "--at-most --json: $(cat "$work/out")"
 exit 0

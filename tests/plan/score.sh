@@ -16,6 +16,8 @@ within sc21 a100-80gb-2022 4
 within llmc-a100 a100-80gb 4
 within nemo-2024-h100 h100-mcore-2024 8 'kept out'
 within nemo-2024-h100 h100-mcore-2024 8 tuned
+within nemo-2025-h100 h100-mcore-2024 8
+within grok1-h100 h100-mcore-2024 8
 
 # A row is what `train plan` predicts of the same keys; a measured time of twice that is an error of -50 %.
 machine=a100-80gb
@@ -60,6 +62,7 @@ refused() {
 row='x,16,base.yaml,1,4,1024,16,2,64'
 refused "$head,hiden_size\n$row,3" "column 'hiden_size' is none"
 refused "$head,world\n$row,3" "column 'world' stands there twice"
+refused "$head,hidden_size\n$row,3" "column 'hidden_size' stands there twice"
 refused "name,world,step_s\nx,1,1" "no column 'config'"
 refused "name,world,config\nx,1,base.yaml" "what was measured"
 refused "name,world,config,step_s,tokens_per_second\nx,1,base.yaml,1,1" "two columns with what was measured"
@@ -71,6 +74,28 @@ refused "$head\n\"x\"\",16,base.yaml,1,4,1024,16,2,64" "a quote is not closed"
 refused "$head\n\"x\"y,16,base.yaml,1,4,1024,16,2,64" "behind a quoted cell"
 refused "$head\nx,16,base.yaml,1,4,1024,16,3,64" "rows.csv:2: the list above is about this row, x"
 refused "# nothing" "no rows"
+
+# other software recomputes whole layers, where ours leave out a last product; and makes no copies of FP8 weights again for
+# want of room, as ours does where it is short
+step() { "$TRAIN" plan "$work/layers.yaml" --json "$@" | sed -n 's/^ *"step_ms": \([0-9.]*\),*$/\1/p' | head -n 1; }
+cat > "$work/layers.yaml" <<YAML
+model: {num_layers: 8, hidden_size: 8192, num_attention_heads: 64, seq_length: 2048, vocab_size: 1024}
+data: {tokenizer_type: none}
+train: {micro_batch_size: 1, global_batch_size: 8}
+precision: {params_dtype: bf16}
+YAML
+for machine in h100 h100-mcore-2024; do
+    full=$(step --machine $machine recompute_granularity=full recompute_method=uniform recompute_num_layers=1)
+    echo "$machine $(echo "$full / $(step --machine $machine)" | bc -l)"
+done > "$work/ratios"
+awk '{ r[$1] = $2 } END { exit !(r["h100-mcore-2024"] > r["h100"] + 0.02) }' "$work/ratios" || fail "$(cat "$work/ratios")"
+for machine in h100 h100-mcore-2024; do
+    for gib in 110 400; do
+        printf 'machine: {like: %s}\ndevice: {memory_gib: %s}\n' $machine $gib > "$work/m.yaml"
+        step --machine "$work/m.yaml" fp8=hybrid
+    done
+done | tr '\n' ' ' > "$work/steps"
+awk '{ exit !($1 > $2 && $3 == $4) }' "$work/steps" || fail "FP8 with little and much memory: $(cat "$work/steps")"
 "$TRAIN" score $tables/sc21.csv > "$work/out" 2> "$work/err"
 [ $? = 2 ] && grep -q '^error\[usage\].*--machine is missing' "$work/err" || fail "no machine"
 exit 0

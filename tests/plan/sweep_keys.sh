@@ -138,6 +138,7 @@ needs() {
     # shellcheck disable=SC2086
     "$TRAIN" sweep "$work/gpt.yaml" --machine h100 --smallest-world $llama "$@" > "$work/out" 2> "$work/err" || fail "$*"
     grep -q "^$ranks ranks of h100: " "$work/out" || fail "$*: $(cat "$work/out")"
+    grep -q "^next .* --machine h100.* $1 .*ranks all" "$work/out" || fail "$*: the next command is of another model"
 }
 seven='num_layers=32 hidden_size=4096 num_attention_heads=32 ffn_hidden_size=11008'
 # shellcheck disable=SC2086
