@@ -119,7 +119,7 @@ static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts
 static void add_folder(Job *j, const char *path)
 {
     char *const roots[] = {(char *)(uintptr_t)path, NULL};
-    FTS *fts = fts_open(roots, FTS_PHYSICAL | FTS_NOCHDIR, by_name);
+    FTS *fts = fts_open(roots, FTS_LOGICAL | FTS_NOCHDIR, by_name);
     for (FTSENT *e; fts && (e = fts_read(fts));) {
         if (e->fts_level > 0 && e->fts_name[0] == '.')
             fts_set(fts, e, FTS_SKIP);
@@ -128,6 +128,10 @@ static void add_folder(Job *j, const char *path)
         else if (e->fts_info == FTS_DNR || e->fts_info == FTS_ERR || e->fts_info == FTS_NS)
             give_up(j, EXIT_DATA, "text", xasprintf("%s: cannot read: %s; change: its permissions",
                                                     e->fts_path, strerror(e->fts_errno)));
+        else if (e->fts_info == FTS_SLNONE || e->fts_info == FTS_DC)
+            give_up(j, EXIT_DATA, "text",
+                    xasprintf("%s: a link to %s; change: remove it", e->fts_path,
+                              e->fts_info == FTS_DC ? "a folder that it lies in" : "nothing"));
     }
     if (fts)
         fts_close(fts);
@@ -495,6 +499,10 @@ static void parse(Job *j, int argc, char **argv)
     if (!j->prefix || !a.n)
         die(EXIT_CONFIG, "usage", "train tokenize: %s; change: train tokenize IN... -o PREFIX",
             a.n ? "no -o PREFIX" : "nothing to read");
+    const char *file = strrchr(j->prefix, '/') ? strrchr(j->prefix, '/') + 1 : j->prefix;
+    if (!*file || !strcmp(file, ".") || !strcmp(file, ".."))
+        die(EXIT_CONFIG, "usage", "train tokenize: -o %s names no files; change: -o PREFIX, for PREFIX.bin "
+            "and PREFIX.idx", j->prefix);
     if (!(j->tokenizer = tokenizer_named(name ? name : "byte")))
         die(EXIT_CONFIG, "usage", "train tokenize: no tokenizer is named %s; change: --tokenizer byte", name);
     for (int i = 0; i < a.n; i++) {

@@ -222,6 +222,16 @@ static void test_command(void)
     put_text(empty, "");
     CHECK(TOKENIZE(0, "", dir, "-o", to), "%s", said);
     CHECK(holds(to, 3, (const char *[]){"first", "third", "second"}, 1), "%s", said);
+    char *link = in_work("books/4"), *folder = in_work("books/y"), *apart = in_work("apart");
+    CHECK(!symlink(a, link) && !mkdir(apart, 0700) && !symlink(apart, folder), "set up");
+    put_text(in_work("apart/1"), "apart");
+    CHECK(TOKENIZE(0, "", dir, "-o", to), "%s", said);
+    CHECK(holds(to, 5, (const char *[]){"first", "third", "one\n", "second", "apart"}, 1), "links: %s", said);
+    CHECK(!unlink(link) && !symlink("nowhere", link), "set up");
+    CHECK(TOKENIZE(EXIT_DATA, "books/4: a link to nothing", dir, "-o", to), "%s", said);
+    CHECK(!unlink(link) && !symlink("..", link), "set up");
+    CHECK(TOKENIZE(EXIT_DATA, "a link to a folder that it lies in", dir, "-o", to), "%s", said);
+    unlink(link);
     put_text(b, "{\"body\":\"key\"}\n");
     CHECK(TOKENIZE(0, "", b, "-o", to, "--json-key", "body"), "%s", said);
     CHECK(holds(to, 1, (const char *[]){"key"}, 1), "%s", said);
@@ -256,6 +266,7 @@ static void test_command(void)
     CHECK(TOKENIZE(EXIT_CONFIG, "no -o PREFIX", a), "%s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "nothing to read", "-o", to), "%s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "needs a value", a, "-o"), "%s", said);
+    CHECK(TOKENIZE(EXIT_CONFIG, "names no files", a, "-o", in_work("new/")), "%s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "--frobnicate", a, "-o", to, "--frobnicate"), "%s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "no tokenizer", a, "-o", to, "--tokenizer", "morse"), "%s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "--threads", a, "-o", to, "--threads", "0"), "%s", said);
