@@ -3,7 +3,7 @@
 #define HINTS_H
 #include "machine.h"
 
-enum { HINTS = 4 };
+enum { HINTS = 5 };
 typedef struct { char text[320]; } Hint;
 
 typedef struct {
@@ -22,6 +22,7 @@ typedef struct {
  *   twice the micro batch fits, leaves 4p microbatches, and makes a step 1 % faster
  *   gradients are sharded and reduced after each of several microbatches, where a stage that reduces them
  *   once a step fits, and makes the step 1 % faster
+ *   products of a rank of a GPU are no multiple of 64 wide
  * Returns their number. Not collective. */
 int hints(Hint out[HINTS], const HintAsk *ask);
 #endif

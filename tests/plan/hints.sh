@@ -82,4 +82,10 @@ run pipeline_model_parallel_size=2 global_batch_size=16
 "$TRAIN" sweep "$work/gpt.yaml" --world 32 --machine a100-80gb -o "$work/sweep" tensor_model_parallel_size=16 pipeline_model_parallel_size=2 \
     global_batch_size=4 > "$work/out" 2>&1 || fail "sweep"
 grep -q '^hint .*cross hosts of 8' "$work/out" && grep -q '"tensor groups of 16 ranks cross' "$work/sweep/sweep.json" || fail "the winner's hints"
+
+# widths that fill no whole tiles: of a head, of a rank's part of the MLP; not on a host's cores
+wide='num_attention_heads=8 hidden_size=1024 ffn_hidden_size=4096'
+hint 'are 108 wide by kv_channels' 1 $optim $wide kv_channels=108
+hint 'are 1000 wide by ffn_hidden_size' 1 $optim $wide ffn_hidden_size=4000 tensor_model_parallel_size=4
+hint 'no multiple of 64' 0 $optim $wide tensor_model_parallel_size=8
 exit 0
