@@ -40,7 +40,8 @@ static int pays(Advice *a, const HintAsk *ask, const char *change)
 
 /* The width of products of a rank that fills no whole tiles of tensor cores; 0: all do. BLOOM's authors
  * measured steps 1.3 to 1.4 times as long on A100 with heads of 108 in place of 144, and with products 1,800
- * wide in place of 1,728 (github.com/bigscience-workshop/bigscience, train/tr11-176B-ml/chronicles-prequel.md).
+ * wide in place of 1,728 (github.com/bigscience-workshop/bigscience,
+ * train/tr11-176B-ml/chronicles-prequel.md).
  *   name  out  the key that it comes from */
 static int64_t ragged(const Config *c, const char **name)
 {
