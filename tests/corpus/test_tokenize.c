@@ -223,8 +223,9 @@ static void test_command(void)
     CHECK(TOKENIZE(0, "", dir, "-o", to), "%s", said);
     CHECK(holds(to, 3, (const char *[]){"first", "third", "second"}, 1), "%s", said);
     char *link = in_work("books/4"), *folder = in_work("books/y"), *apart = in_work("apart");
+    char *within = in_work("apart/1"), *nameless = in_work("new/");
     CHECK(!symlink(a, link) && !mkdir(apart, 0700) && !symlink(apart, folder), "set up");
-    put_text(in_work("apart/1"), "apart");
+    put_text(within, "apart");
     CHECK(TOKENIZE(0, "", dir, "-o", to), "%s", said);
     CHECK(holds(to, 5, (const char *[]){"first", "third", "one\n", "second", "apart"}, 1), "links: %s", said);
     CHECK(!unlink(link) && !symlink("nowhere", link), "set up");
@@ -266,7 +267,7 @@ static void test_command(void)
     CHECK(TOKENIZE(EXIT_CONFIG, "no -o PREFIX", a), "%s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "nothing to read", "-o", to), "%s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "needs a value", a, "-o"), "%s", said);
-    CHECK(TOKENIZE(EXIT_CONFIG, "names no files", a, "-o", in_work("new/")), "%s", said);
+    CHECK(TOKENIZE(EXIT_CONFIG, "names no files", a, "-o", nameless), "%s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "--frobnicate", a, "-o", to, "--frobnicate"), "%s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "no tokenizer", a, "-o", to, "--tokenizer", "morse"), "%s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "--threads", a, "-o", to, "--threads", "0"), "%s", said);
@@ -275,7 +276,8 @@ static void test_command(void)
     int left = -1;
     CHECK(f && fscanf(f, "%d", &left) == 1 && left == 0, "%d temporary files are left", left);
     pclose(f);
-    char *all[] = {a, b, dir, to, sub, f1, f2, f3, hidden, empty, under, below, new, list};
+    char *all[] = {link, folder, apart, within, nameless, a, b, dir, to, sub, f1, f2, f3, hidden, empty,
+                   under, below, new, list};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
 }
