@@ -39,18 +39,29 @@ typedef struct {
     size_t bytes;
 } Need;
 
-static void most(Need *n, const Schedule *s)
+/* Gives the data of a list's microbatches, of sizes b, their places, and adds what these need. */
+static void pack(Need *n, Schedule *s, const ModelBytes *b)
 {
+    if (!s->n)
+        return;
+    schedule_pack(s, (const size_t *const[]){b->data[SLOT_FD], b->data[SLOT_FW], b->data[SLOT_DW]});
     for (int k = 0; k < SLOT_KINDS; k++)
         n->slots[k] = s->slots[k] > n->slots[k] ? s->slots[k] : n->slots[k];
     n->bytes = s->bytes > n->bytes ? s->bytes : n->bytes;
 }
 
-/* Gives the data of a list's microbatches their places, where their sizes are known. */
-static void pack(Schedule *s, const ModelBytes *b)
+/* forward: bool: of evaluations and generation, too. */
+static Need pack_all(Run *r, const ModelBytes *b, int forward)
 {
-    if (s->n)
-        schedule_pack(s, (const size_t *const[]){b->data[SLOT_FD], b->data[SLOT_FW], b->data[SLOT_DW]});
+    Need n = {{0}, 0};
+    for (int i = 0; i < r->cfg->batch_steps; i++) {
+        pack(&n, &r->plan.lists[i].train, b);
+        if (forward)
+            pack(&n, &r->plan.lists[i].forward, b);
+    }
+    if (forward)
+        pack(&n, &r->generation.list, b);
+    return n;
 }
 
 /* Bytes that `run` has grown by since the last call with the same *before. */
@@ -123,13 +134,8 @@ static void take(Run *r, Device *dev, RunArenas *from, const char *run_dir, int 
     Arena *run = &from->run, *host = &from->host, *mapped = &from->mapped;
     const ModelBytes *bytes = &r->plan.bytes;
     Memory *mem = &r->plan.memory;
-    Need need = {{0}, 0};
+    Need need = pack_all(r, bytes, 1);
     size_t before = run->used;
-    for (int i = 0; i < c->batch_steps; i++) {
-        most(&need, &r->plan.lists[i].train);
-        most(&need, &r->plan.lists[i].forward);
-    }
-    most(&need, &r->generation.list);
     *mem = (Memory){0};
     params_offload(&r->params, c->optimizer_cpu_offload ? c->optimizer_offload_fraction : 0, mapped);
     params_layout(&r->params, dev, run, r->use != RUN_FORWARD,
@@ -241,17 +247,9 @@ void run_rehearse_step(Run *r, const Lists *l)
 }
 
 /* Bytes of the model's data and scratch, of sizes b, that the lists need; forward: bool: evaluations too. */
-static int64_t data_bytes(const Run *r, const ModelBytes *b, int forward)
+static int64_t data_bytes(Run *r, const ModelBytes *b, int forward)
 {
-    Need need = {{0}, 0};
-    for (int i = 0; i < r->cfg->batch_steps; i++) {
-        pack(&r->plan.lists[i].train, b);
-        most(&need, &r->plan.lists[i].train);
-        if (forward) {
-            pack(&r->plan.lists[i].forward, b);
-            most(&need, &r->plan.lists[i].forward);
-        }
-    }
+    Need need = pack_all(r, b, forward);
     return (int64_t)(need.bytes + 2 * (b->window_d + b->window_w) + b->scratch + b->beside);
 }
 
@@ -282,9 +280,6 @@ static void rehearse(Run *r, const Rehearsal *over)
     if (r->generation.kv_length)
         run_extend(r, NULL, r->generation.kv_length, NULL);
     r->plan.bytes = over->peaks ? all : model_peaks(&r->model);
-    if (r->use != RUN_TRAIN || r->generation.kv_length)
-        data_bytes(r, &r->plan.bytes, 1);
-    pack(&r->generation.list, &r->plan.bytes);
     step_open(r);
 }
 
