@@ -72,6 +72,8 @@ layouts() {
 2 zero=optim_grads_params overlap_grad_reduce=true cpu_offloading_num_layers=3 optimizer_cpu_offload=true
 2 pp=2 schedule=zb-h2 full
 2 pp=2 schedule=zb-v
+2 pp=2 schedule=zb-v global_batch_size=12 pipeline_model_parallel_layout=Ett|t|t|L
+2 pp=2 global_batch_size=12 num_virtual_stages_per_pipeline_rank=2 pipeline_model_parallel_layout=E|ttt|t|L
 2 pp=2 schedule=v-half
 2 pp=2 schedule=zb-auto pipeline_max_activations=3
 2 pp=2 schedule=interleaved num_virtual_stages_per_pipeline_rank=2
