@@ -17,6 +17,9 @@ int command_help(int argc, char **argv)
 {
     const char *topic = argc ? argv[0] : NULL, *guess;
     const Command *c = topic ? commands_find(topic) : NULL, *near;
+    if (argc > 1)
+        die(EXIT_CONFIG, "usage", "train help explains one thing at a time, not `%s`, too; change: "
+            "train help %s", argv[1], argv[1]);
     if (!topic)
         printf("usage: train CONFIG.yaml [key=value ...]\n       train COMMAND ...\n\ncommands\n");
     for (int i = 0; !topic && i < COMMANDS; i++)

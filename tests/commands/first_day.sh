@@ -43,6 +43,7 @@ says 2 'train help'
 says 0 '^gridiron ' --version
 says 2 'train --version' version
 says 2 'train --version' -v
+says 2 'one thing at a time' help plan schedule
 says 0 'tensor_model_parallel_size' help keys
 says 0 'params_dtype=bf16' help bf16
 says 0 'activation=swiglu' help swiglu
