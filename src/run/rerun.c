@@ -242,7 +242,8 @@ void rerun_compare(Run *r)
     uint64_t *own = fetch(x, OWN), *others = fetch(x, OTHERS), *mine = xcalloc((size_t)x->room, sizeof *mine);
     int64_t same;
     memcpy(mine, own, (size_t)x->room * sizeof *mine);
-    of_next(r, own, x->room);
+    /* what was brought: data ranks bring as many values, but their rooms count other partial sums */
+    of_next(r, own, x->pass[OWN].n + 1);
     double when = first_difference(x, OTHERS, others, own);
     same = !isfinite(when);
     all->wait(all, all->all_reduce(all, &same, 1, I64, OP_MIN));
