@@ -37,6 +37,8 @@ static void gather_all(Experts *x, void *all, const void *mine, int64_t n, Dtype
 void gather_counts(Experts *x, int counting)
 {
     gather_all(x, x->of_rank, x->mine, x->experts, I64, counting, 0);
+    /* the same bits for the same pairs: a step that runs again is compared (sdc_rerun) */
+    memset(x->pair + x->pairs, -1, (size_t)(x->most_pairs - x->pairs) * sizeof *x->pair);
     gather_all(x, x->pair_of_rank, x->pair, x->most_pairs, I32, counting, 1);
     for (int i = 0; i < ranks_of(x); i++)
         memcpy(x->count + i * x->local, x->of_rank + i * x->experts + x->ep->rank * x->local,

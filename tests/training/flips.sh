@@ -118,8 +118,10 @@ restarts=
     # a product that is wrong: in the first pass, in the second, each time; a plain run, and one that is not looked at
     computed 0 '9 4 0 none' '' $data
     same data "$work/run" 'a run whose steps are compared'
-    # data ranks that add up other numbers of partial sums: nothing is wrong
+    # data ranks that add up other numbers of partial sums; pairs that are dropped: nothing is wrong
     computed 0 '9 4 0 none' '' $data tensor_model_parallel_size=2 sequence_parallel=true
+    computed 0 '9 4 0 none' '' num_moe_experts=4 expert_model_parallel_size=2 moe_expert_capacity_factor=0.8 \
+        moe_token_dispatcher_type=allgather
     computed 0 '1 5 3 transient' '' $model
     computed 16 '0 4 30 transient' "rank 0 $host" $model
     computed 16 '1 4 3 transient' "rank 1 $host" $model
