@@ -36,7 +36,10 @@ void fp8_scales_loaded(Model *m)
                 "another checkpoint, or set finetune: true to take the weights only", (double)s[i].scale);
     for (int64_t i = 0; i < linears; i++) {
         const Fp8Scale *x = &s[i * LINEAR_SCALES];
-        m->fp8.known[i] = x[0].scale > 0 && x[1].scale > 0 && x[2].scale > 0;
+        m->fp8.known[i] = 0;
+        /* as in the run that saved: a step leaves magnitudes in the history, even where none was finite */
+        for (int k = 0; k < LINEAR_SCALES; k++)
+            m->fp8.known[i] |= x[k].scale > 0 || x[k].history[0] != 0;
     }
     free(s);
 }

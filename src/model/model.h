@@ -234,7 +234,7 @@ typedef struct {
     float *seen;               /* on the device, [nparts][LINEARS][LINEAR_SCALES] buffer for messages */
     Fp8Weight *weight;         /* [nparts][LINEARS] FP8 copies of weights; NULL: none are kept */
     int keep;                  /* parts [0, keep) have copies */
-    char *known;               /* [nparts][LINEARS] on the host, bool: a step has set the scales */
+    char *known;               /* [nparts][LINEARS] on the host, bool: scales are of a step before */
     const CastWatch *watch;    /* sees each cast; NULL: nothing does */
     int steady;                /* bool: a rehearsal of a step that is not the first: scales are known */
 } ModelFp8;

@@ -141,7 +141,7 @@ void precision_close(Model *m)
     free(m->fp8.weight);
 }
 
-/* Whether a step before has set the scales of linear layer i. */
+/* Whether linear layer i has the scales of a step before: 1 where no finite magnitude has set one. */
 static int is_known(const Model *m, int64_t i)
 {
     return m->fp8.known[i] || (m->fp8.steady && precision_delayed(m));
