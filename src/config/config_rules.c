@@ -7,6 +7,7 @@
 #include "device.h"
 #include "placement.h"
 #include <ctype.h>
+#include <float.h>
 
 static int gated(const Config *c) { return act_gated((ActKind)c->activation); }
 
@@ -487,6 +488,9 @@ static void rules_rest(Check *k, ConfigUse use)
          "evaluates; give a number of batches, for example eval_iters=100");
     RULE(ON2(initial_loss_scale, min_loss_scale), c->initial_loss_scale < c->min_loss_scale,
          "%g is below min_loss_scale %g", c->initial_loss_scale, c->min_loss_scale);
+    RULE(ON2(adam_eps, params_dtype), c->params_dtype != PARAMS_DTYPE_FP64 && c->adam_eps < FLT_MIN,
+         "%g is below the normal numbers of fp32, in which the optimizer computes; use 1e-37 or more, for "
+         "example 1e-8", c->adam_eps);
     RULE(ON2(save_retain_interval, save_interval),
          !ABSENT(save_retain_interval) && !ABSENT(save_interval) &&
              c->save_retain_interval % c->save_interval,

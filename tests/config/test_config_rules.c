@@ -298,6 +298,11 @@ static const struct { const char *args; int world; const char *says; int n;
     {"loss_scale=8", 1, "loss_scale: 8 does not go with params_dtype fp32; it is for fp16"},
     {"loss_scale=8|params_dtype=fp16", 1, NULL},
     {"initial_loss_scale=1|min_loss_scale=2", 1, "initial_loss_scale: 1 is below min_loss_scale 2"},
+    {"adam_eps=1e-300", 1, "adam_eps: 1e-300 is below the normal numbers of fp32, in which the optimizer "
+                           "computes; use 1e-37 or more, for example 1e-8"},
+    {"adam_eps=1e-38|params_dtype=bf16", 1, "adam_eps: 1e-38 is below"},
+    {"adam_eps=1.2e-38", 1, NULL},
+    {"adam_eps=1e-300|params_dtype=fp64", 1, NULL},
     {"sgd_nesterov=true", 1, "sgd_nesterov: true does not go with optimizer adam"},
     {"sgd_nesterov=true|optimizer=sgd|sgd_momentum=0", 1,
      "sgd_nesterov: true does not go with sgd_momentum 0"},
