@@ -141,8 +141,9 @@ void config_docs(FILE *f)
         "means absent: derived as the last column says, or really absent. In intervals `[` and `]` include\n"
         "the bound, `(` and `)` do not. Integers may have underscores (1_000). `${NAME}` in a value that is\n"
         "not in single quotes is replaced by the environment variable.\n\n"
-        "On resume: *free* keys may change, the numbers stay as they are up to rounding; a change of a\n"
-        "*warn* key is reported and allowed; a change of a *refuse* key is an error.\n");
+        "On resume: *free* keys may change, the numbers stay as they are up to rounding where the meaning\n"
+        "does not say otherwise; a change of a *warn* key is reported and allowed; a change of a *refuse*\n"
+        "key is an error.\n");
     for (int s = 0; s < section_count; s++) {
         fprintf(f, "\n## %s\n\n%s\n\n", sections[s].name, sections[s].help);
         fprintf(f, "| key | type | default | legal | on resume | meaning |\n|---|---|---|---|---|---|\n");
