@@ -76,15 +76,27 @@ static void slot_free(Slot *s)
     free(s->why);
 }
 
+/* Reads tokens [from, from + n) of sample k. Returns 0 and *why.
+ *   set  out  the dataset that they are from; unchanged where loader_give has given them */
+static int fetch(const Loader *l, int64_t k, int64_t from, int64_t n, int32_t *to, int *set, char **why)
+{
+    if (k >= l->given.first && k < l->given.first + l->given.n)
+        memcpy(to, l->given.tokens + (k - l->given.first) * (l->seq + 1) + from, 4 * (size_t)n);
+    else if (!blend_read(&l->blend, k, from, n, to, set, why))
+        return 0;
+    return 1;
+}
+
+/* 1: the token has a loss; 0: it is masked. */
+static int has_loss(const Loader *l, int32_t token) { return !(token == l->eod && l->mask_eod); }
+
 /* Reads tokens [from, from + n) of sample k to their places in l->text and checks their ids. Returns NULL,
  * or what is wrong. */
 static char *read_part(const Loader *l, int64_t k, int64_t from, int64_t n)
 {
     int set = 0;
     char *why = NULL;
-    if (k >= l->given.first && k < l->given.first + l->given.n)
-        memcpy(l->text + from, l->given.tokens + (k - l->given.first) * (l->seq + 1) + from, 4 * (size_t)n);
-    else if (!blend_read(&l->blend, k, from, n, l->text + from, &set, &why))
+    if (!fetch(l, k, from, n, l->text + from, &set, &why))
         return why;
     uint32_t most = 0;   /* as unsigned numbers negative ids are large */
     for (int64_t i = from; i < from + n; i++)
@@ -128,7 +140,7 @@ static void fill_row(const Loader *l, Batch *b, int64_t i)
         memcpy(b->labels + at, l->text + r->start + 1, 4 * (size_t)r->n);
         for (int32_t t = r->start; t < r->start + r->n; t++, at++) {
             b->position[at] = t - (l->reset_position ? l->start[t] : 0);
-            b->loss_mask[at] = !(l->text[t] == l->eod && l->mask_eod);
+            b->loss_mask[at] = (float)has_loss(l, l->text[t]);
         }
     }
 }
@@ -282,6 +294,22 @@ void loader_close(Loader *l)
 int loader_copy(const Loader *l, int64_t k, int32_t *tokens, char **why)
 {
     return blend_read(&l->blend, k, 0, l->seq + 1, tokens, NULL, why);
+}
+
+int64_t loader_counted(const Loader *l, int64_t first, int64_t n)
+{
+    int32_t *text = xcalloc((size_t)l->seq, sizeof *text);
+    char *why = NULL;
+    int64_t counted = 0;
+    int set;
+    for (int64_t k = first; k < first + n; k++) {
+        if (!fetch(l, k, 0, l->seq, text, &set, &why))
+            die(EXIT_DATA, "data", "%s: %s", l->key, why);
+        for (int64_t t = 0; t < l->seq; t++)
+            counted += has_loss(l, text[t]);
+    }
+    free(text);
+    return counted;
 }
 
 int loader_give(Loader *l, int64_t first, int64_t n, const int32_t *tokens)

@@ -50,6 +50,9 @@ const Batch *loader_get(Loader *l, int64_t first, int64_t n);
 /* Copies the seq_length + 1 tokens of sample k. Returns 0 and *why, from malloc. */
 int loader_copy(const Loader *l, int64_t k, int32_t *tokens, char **why);
 
+/* Returns how many tokens of samples [first, first + n) have a loss: 1 in loss_mask. Reads them anew. */
+int64_t loader_counted(const Loader *l, int64_t first, int64_t n);
+
 /* Gives the samples [first, first + n) these tokens [n][seq_length + 1], which must outlive the loader, in
  * place of the corpus's. Call it before the first loader_get. Returns whether the corpus has others. */
 int loader_give(Loader *l, int64_t first, int64_t n, const int32_t *tokens);

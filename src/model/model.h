@@ -256,6 +256,7 @@ typedef struct {
     const Batch *(*next_batch)(void *ctx, int mb); /* gives microbatch mb; returns NULL while counting */
     void *batch_ctx;
     double loss_scale;         /* multiplies every gradient: loss scale / tokens of a full global batch */
+    double counted;            /* the step's share of tokens with a loss: its end divides gradients by it */
     int64_t step;              /* steps of the run before this one: moe_router_force changing goes by it */
     int evaluating;            /* bool: no dropout, no gradients; F of the head makes the loss */
     KvCache *cache;            /* not NULL in generation: F of the head makes logits */

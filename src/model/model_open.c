@@ -175,7 +175,7 @@ void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape,
     int tp = grid->size[AXIS_TP];
     *m = (Model){.cfg = cfg, .grid = grid, .dev = dev, .params = params, .data = &params->data,
                  .dim = dims_of(params), .held.nchunks = params->nchunks, .split = split,
-                 .logits_rows = logits_rows, .now.loss_scale = 1};
+                 .logits_rows = logits_rows, .now = {.loss_scale = 1, .counted = 1}};
     comm_self_open(&m->tp.one, "rows");
     m->tp.tokens = xcalloc((size_t)tp * 2, sizeof *m->tp.tokens);
     m->tp.one.dev = dev;

@@ -156,6 +156,9 @@ static double *count_pairs(Model *m, int part, int64_t n)
     return m->balance.load;
 }
 
+/* What multiplies the gradients of the routers' losses: these are means over all tokens, masked or not. */
+static double loss_scale(const Model *m) { return m->now.loss_scale * m->now.counted; }
+
 /* The gradient of the balance loss with respect to the scores of a token: the share of the pairs that each
  * expert has got, of the microbatch or of each sample (Fedus et al. 2021, eq. 4; by sample: DeepSeek-AI
  * 2024, arXiv:2412.19437, sec 2.1.2), or of the global batch so far (Qiu et al. 2025, arXiv:2501.11873).
@@ -167,7 +170,7 @@ static Mat balance_push(Model *m, int part)
     int by_sample = c->moe_router_load_balancing_type == MOE_ROUTER_LOAD_BALANCING_TYPE_SEQ_AUX_LOSS;
     int64_t n = by_sample ? m->now.B : 1, E = x->experts;
     double tokens = (double)(m->now.context.positions * (by_sample ? 1 : m->now.B));
-    double factor = c->moe_aux_loss_coeff * (double)E / ((double)x->topk * tokens) * m->now.loss_scale;
+    double factor = c->moe_aux_loss_coeff * (double)E / ((double)x->topk * tokens) * loss_scale(m);
     if (c->moe_router_load_balancing_type == MOE_ROUTER_LOAD_BALANCING_TYPE_NONE ||
         c->moe_aux_loss_coeff == 0)
         return (Mat){.type = m->dim.real};
@@ -196,7 +199,7 @@ void router_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dweight, Ma
     Routing r = routing_of(m);
     Mat push = balance_push(m, part);
     r.each = push.rows == 1 ? model_tokens(m) : m->now.S;
-    r.z = isnan(m->cfg->moe_z_loss_coeff) ? 0 : m->cfg->moe_z_loss_coeff * m->now.loss_scale;
+    r.z = isnan(m->cfg->moe_z_loss_coeff) ? 0 : m->cfg->moe_z_loss_coeff * loss_scale(m);
     router_stats_add(m, part, a->logits, push, &r);
     d->route_bwd(d, dlogits, dweight, a->logits, a->choice, push, &r);
     d->copy(d, narrow, dlogits);

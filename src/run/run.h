@@ -53,6 +53,7 @@ typedef struct { int64_t ops, bytes; } Traffic;
 typedef struct {
     Metrics m;                 /* what the host knows of the step so far */
     int64_t ticket;            /* read_wait's, for the step's verdict */
+    double counted;            /* share of its tokens with a loss, as ModelNow has it */
     int64_t consumed_samples;  /* before the step */
     double start;              /* now() at the launch */
     Limits limits;             /* a step above them is a spike */

@@ -45,6 +45,7 @@ void routers_keep(Run *r)
     int64_t at = f->launched % STEPS_OPEN;
     if (!f->counts)
         return;
+    f->step[at].counted = r->model.now.counted;
     memcpy(f->counts + at * router_counts(s), s->count, (size_t)router_counts(s) * sizeof *f->counts);
     r->model.dev->read_async(r->model.dev, f->sums ? f->sums + at * sums_of(r) : NULL, s->sums,
                              (size_t)sums_of(r) * sizeof *f->sums);
@@ -53,6 +54,7 @@ void routers_keep(Run *r)
 void routers_collect(Run *r, int at)
 {
     const Metrics *m = &r->flight.step[at].m;
+    double scale = m->loss_scale * r->flight.step[at].counted;
     const Config *c = r->cfg;
     RouterMetrics *to = &r->flight.routers;
     double tokens = (double)(m->global_batch_size * c->seq_length);
@@ -63,8 +65,8 @@ void routers_collect(Run *r, int at)
     to->count = r->flight.counts + at * router_counts(&r->model.routers);
     for (int row = 0; row < to->layers; row++) {
         const double *sum = r->flight.sums + at * sums_of(r) + row * ROUTER_SUMS;
-        to->row[row] = (RouterRow){balances ? sum[ROUTER_BALANCE] / m->loss_scale : NAN,
-                                   c->moe_z_loss_coeff > 0 ? sum[ROUTER_Z] / m->loss_scale : NAN,
+        to->row[row] = (RouterRow){balances ? sum[ROUTER_BALANCE] / scale : NAN,
+                                   c->moe_z_loss_coeff > 0 ? sum[ROUTER_Z] / scale : NAN,
                                    sum[ROUTER_ENTROPY] / tokens};
     }
 }

@@ -188,11 +188,27 @@ void step_open(Run *r)
                                [I_R] = stage_reduce, [I_T] = stage_tied, [I_S] = stage_step}};
 }
 
+/* The share of the step's tokens that have a loss, where the losses of routers need it; 1 where no token has.
+ * It is found before the step from the corpus, on the host. Collective over dp. */
+static double counted_share(Run *r, const Lists *l)
+{
+    const Config *c = r->cfg;
+    Comm *dp = &r->grid.axis[AXIS_DP];
+    int64_t own = l->batch / dp->size, n = 0;
+    if (!c->eod_mask_loss || c->num_moe_experts == CFG_ABSENT)
+        return 1;
+    if (r->step.source)
+        n = loader_counted(r->step.source, r->step.source_first + dp->rank * own, own);
+    dp->wait(dp, dp->all_reduce(dp, &n, 1, I64, OP_SUM));
+    return n ? (double)n / (double)(l->batch * c->seq_length) : 1;
+}
+
 void step_train(Run *r, const Lists *l)
 {
     Model *m = &r->model;
     m->now.next_batch = r->step.feed;
     m->now.batch_ctx = r;
+    m->now.counted = counted_share(r, l);
     model_clear(m);
     data_begin(&r->params.data);
     model_begin(m, &l->train, r->cfg->micro_batch_size, r->cfg->seq_length, 1);

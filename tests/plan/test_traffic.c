@@ -29,7 +29,7 @@ typedef struct { int world, tp, cp, pp; const char *more[ARGS]; } Case;
 #define EP2 "expert_model_parallel_size=2", EP
 #define EP4 "expert_model_parallel_size=4", EP
 static const Case cases[] = {
-    {2, 1, 1, 1, {EP2, "params_dtype=bf16"}},
+    {2, 1, 1, 1, {EP2, "params_dtype=bf16", "eod_mask_loss=true"}},
     {2, 1, 1, 1, {EP2, FULL}},
     {2, 1, 1, 1, {EP2, "moe_token_dispatcher_type=allgather", "params_dtype=bf16"}},
     {2, 1, 1, 1, {EP2, "moe_token_dispatcher_type=allgather", FULL}},

@@ -1,6 +1,7 @@
 #!/bin/sh
 # tests/training/routers.sh -- what a run says of its routers: the same over pipeline and expert ranks as on one rank, with
 # recomputation, between evaluations, and after a resume; Megatron-LM's fields in the line; nothing without experts.
+# Their losses go by all tokens, masked or not.
 set -e
 work=${WORK:?} launched=$TRAIN
 . tests/tiny.sh
@@ -43,6 +44,45 @@ same evaluated 17
 run resumed exit_interval=3
 run resumed load=latest
 same resumed 17
+# What a loss of the routers adds to their gradient is the same where every second token has no loss of its own.
+i=0
+while [ $i -lt 400 ]; do echo '{"text": "a"}'; i=$((i + 1)); done > "$work/short.jsonl"
+"$TRAIN" tokenize "$work/short.jsonl" -o "$work/short" > /dev/null 2>&1
+dump() { # NAME RANKS KEY=VALUE ...
+    name=$1 ranks=$2
+    shift 2
+    TRAIN=$launched scripts/launch -n "$ranks" dump "$work/tiny.yaml" -o "$work/$name" "data_path=$work/short" "$@" \
+        > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+}
+for mask in false true; do
+    run "mask.$mask" eod_mask_loss=$mask train_iters=1 "data_path=$work/short"
+    moe "mask.$mask" 11 > "$work/mask.$mask.moe"
+done
+cmp "$work/mask.false.moe" "$work/mask.true.moe" || { echo "eod_mask_loss changes the losses of the routers"; exit 1; }
+for mask in false true; do
+    for loss in moe_aux_loss_coeff moe_z_loss_coeff; do
+        dump "$mask" 1 eod_mask_loss=$mask
+        dump "$mask.$loss" 1 eod_mask_loss=$mask $loss=2
+    done
+done
+dump two 2 eod_mask_loss=true moe_z_loss_coeff=2
+"${PYTHON:-python3}" - "$work" <<'PYTHON'
+import json, struct, sys
+def read(name):
+    f = open(sys.argv[1] + "/" + name, "rb")
+    n, = struct.unpack("<Q", f.read(8))
+    from_, to = json.loads(f.read(n))["grad.decoder.layers.0.mlp.router.weight"]["data_offsets"]
+    f.seek(8 + n + from_)
+    return struct.unpack("<%dd" % ((to - from_) // 8), f.read(to - from_))
+def part(with_, without):
+    return [a - b for a, b in zip(read(with_), read(without))]
+def alike(a, b, what):
+    most = max(map(abs, a))
+    assert most > 1e-6 and all(abs(x - y) < 1e-9 * most for x, y in zip(a, b)), (what, most, a[:3], b[:3])
+for loss in "moe_aux_loss_coeff", "moe_z_loss_coeff":
+    alike(part("false." + loss, "false"), part("true." + loss, "true"), loss)
+alike(read("true.moe_z_loss_coeff"), read("two"), "two ranks")
+PYTHON
 "$TRAIN" "$work/dense.yaml" "save=$work/dense" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 ! grep -q 'moe' "$work/dense/metrics.jsonl" || { echo "routers of a model without experts"; exit 1; }
 ! grep -q 'load_balancing' "$work/log" || { echo "losses of a model without experts"; exit 1; }
