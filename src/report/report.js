@@ -240,7 +240,8 @@ function ranks(box, d, length, rows, used) {
     const shown = [...'FBDWS'].filter(k => used.has(k));
     const ms = v => `${v.toFixed(v < 10 ? 2 : v < 100 ? 1 : 0)} ms`;
     const sum = (list, key, i) => list.filter(e => e[0] === key).reduce((n, e) => n + e[i], 0);
-    const shares = Object.entries({under: 'reduced under computation', context: 'context under computation'})
+    const shares = Object.entries({under: 'reduced under computation', context: 'context under computation',
+        expert: 'experts under computation'})
         .filter(([key]) => d.some(l => l[key] !== null)), table = [['Rank', ...shown, 'rest of the step',
         ...rows.map(s => `${s}, MB`), ...shares.map(([, name]) => name)], ...d.map(l => {
         const times = shown.map(k => sum(l.bars, k, 5)), rest = times.reduce((n, t) => n - t, length);

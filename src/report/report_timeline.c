@@ -22,7 +22,7 @@ static void put_bar(FILE *f, int *n, const Instr *i, Span at)
 static void put_lane(FILE *f, const Timeline *t, int64_t step, const PipelineTimes *x, const int *lane, int k)
 {
     const TimelineRank *r = &t->rank[lane[k]];
-    static const char *const shares[OVERLAPS] = {"under", "context"};
+    static const char *const shares[OVERLAPS] = {"under", "context", "expert"};
     char name[64];
     int bars = 0, operations = 0, replayed = 0;
     fprintf(f, "%s{\"rank\":%d,\"at\":\"tp %d cp %d dp %d pp %d\"", k ? ",\n" : "", lane[k],

@@ -22,6 +22,8 @@ traced() {
     grep -q '\["F",0,0,"F0.0",' "$page" || { echo "$name: no picture"; exit 1; }
     lanes=$(grep -c '{"rank":' "$page")
     [ "$lanes" = "$n" ] || { echo "$name: $lanes lanes"; exit 1; }
+    shares=$(grep -cE '"under":(null|[0-9.]+),"context":(null|[0-9.]+),"expert":(null|[0-9.]+),"bars"' "$page") || :
+    [ "$shares" = "$n" ] || { echo "$name: $shares lanes have all three shares"; exit 1; }
     grep -c 'lm loss:' "$work/log" | grep -qx 5 || { echo "$name: not one line a step"; exit 1; }
 }
 # the progress thread is asked for, because ranks without a spare core have none: with it reductions overlap
@@ -31,6 +33,7 @@ traced 2 cp2 0 context_parallel_size=2
 echo "$said" | grep -q "context group's bytes were moved under computation" || { echo "cp2: nothing said: $said"; exit 1; }
 traced 2 ep2 0 expert_model_parallel_size=2 num_moe_experts=4 add_bias_linear=false moe_shared_expert_intermediate_size=16
 echo "$said" | grep -q "expert group's bytes were moved under computation" || { echo "ep2: nothing said: $said"; exit 1; }
+grep -q '"expert":[0-9]' "$page" && grep -q "expert: 'experts under computation'" "$page" || { echo "ep2: no column"; exit 1; }
 unset GRIDIRON_PROGRESS
 traced 2 pp2 0 pipeline_model_parallel_size=2 pipeline_schedule=zb-h1
 traced 2 zb-auto 0 pipeline_model_parallel_size=2 pipeline_schedule=zb-auto
