@@ -50,19 +50,19 @@ static void read_run(Visit *v, const char *run)
 
 /* Sets why from the error line that a job ended with. Bytes that are not printable ASCII become '?', as
  * JSON takes only UTF-8. */
-static void read_reason(const Sweep *s, Visit *l, const char *errors, int code)
+static void read_reason(const Sweep *s, Visit *l, const char *errors)
 {
     char *line = NULL;
     size_t room = 0;
     FILE *f = fopen(errors, "re");
     snprintf(l->why, sizeof l->why,
-             code ? "ended with %d" : "ended with %d after one step: train_iters is too small", code);
+             l->code ? "ended with %d" : "ended with %d after one step: train_iters is too small", l->code);
     while (f && getline(&line, &room, f) > 0)
         if (!strncmp(line, "error[", 6)) {
             line[strcspn(line, "\n")] = 0;
             snprintf(l->why, sizeof l->why, "%s", line);
         }
-    if (code == LAUNCH_LATE)
+    if (l->code == LAUNCH_LATE)
         snprintf(l->why, sizeof l->why, "not through after %g s", s->timeout);
     for (char *c = l->why; *c; c++)
         *c = (unsigned char)*c < 32 || (unsigned char)*c > 126 ? '?' : *c;
@@ -129,16 +129,16 @@ static Visit measure(const Sweep *s, int at)
     char *steps = xasprintf("exit_interval=%d", s->steps), *errors = xasprintf("%s/errors", s->dir);
     line = xcalloc((size_t)s->nargs + LAYOUT_ARGS + STILL + 2, sizeof *line);
     remove_tree(run);
-    int code = launch_job(s->world, job_of(s, &s->layout[at], text, steps, save, line), line, NULL, errors,
-                          s->timeout);
-    if (code == EXIT_DONE)
+    int n = job_of(s, &s->layout[at], text, steps, save, line);
+    v.code = launch_job(s->world, n, line, NULL, errors, s->timeout);
+    if (v.code == EXIT_DONE)
         read_run(&v, run);
     if (!v.n)
-        read_reason(s, &v, errors, code);
-    v.late = code == LAUNCH_LATE;
+        read_reason(s, &v, errors);
     int started = strncmp(v.why, "error[launch]", 13) != 0;
-    if (code == EXIT_DATA || !started)     /* every other layout would fail in the same way */
-        die(code, "sweep", "%s: %s", started ? "the corpus cannot be read" : "no job can be started", v.why);
+    if (v.code == EXIT_DATA || !started)   /* every other layout would fail in the same way */
+        die(v.code, "sweep", "%s: %s", started ? "the corpus cannot be read" : "no job can be started",
+            v.why);
     remove_tree(run);
     unlink(errors);
     free(line);

@@ -4,6 +4,7 @@
 #include "file.h"
 #include "json_number.h"
 #include "jsonl.h"
+#include "launch.h"
 #include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -61,6 +62,10 @@ static int read_steps(const json_t *j, TimedStep **step)
     return right ? (int)n : 0;
 }
 
+/* Whether a launch that ended so may end otherwise the next time: memory was short, or a rank died. Code
+ * 128 + n: mpirun's for a rank that signal n ended. */
+static int passes(int64_t code) { return code == EXIT_RESOURCE || code == EXIT_COMM || code > 128; }
+
 typedef struct { Visits *all; const Sweep *s; } Recall;
 
 static void recall_line(void *recall, const json_t *j)
@@ -71,7 +76,8 @@ static void recall_line(void *recall, const json_t *j)
     const char *why = json_string_value(json_object_get(j, "reason"));
     uint64_t id = name ? strtoull(name, NULL, 16) : 0;
     double late = json_number_value(json_object_get(j, "late_s"));
-    if (!name || !same(j, "sweep", s->identity) ||
+    int64_t code = json_integer_value(json_object_get(j, "code"));
+    if (!name || !same(j, "sweep", s->identity) || passes(code) ||
         json_integer_value(json_object_get(j, "steps")) < s->steps || (late > 0 && late < s->timeout))
         return;
     for (int i = 0; i < s->n; i++) {
@@ -123,7 +129,8 @@ void visits_keep(const Sweep *s, const Visit *v, int fd, const char *path)
         put_steps(j, v);
     else
         json_object_set_new(j, "reason", json_string(v->why));
-    if (v->late)
+    json_object_set_new(j, "code", json_integer(v->code));
+    if (v->code == LAUNCH_LATE)
         json_object_set_new(j, "late_s", json_number(s->timeout));
     char *line = json_dumps(j, JSON_COMPACT), *whole = xasprintf("%s\n", line);
     if (!file_append(fd, whole, strlen(whole)) || fsync(fd))

@@ -7,9 +7,9 @@
  *   layout  its number in Sweep.layout
  *   step    [n] its steps without the first; n 0: it failed, see why
  *   beside  the reference: median over the steps
- *   late    bool: it timed out */
+ *   code    the exit code of the job; LAUNCH_LATE: it timed out */
 typedef struct {
-    int layout, n, late;
+    int layout, n, code;
     TimedStep *step;
     Reference beside;
     char why[sizeof((SweepLayout *)0)->why];
@@ -21,8 +21,9 @@ typedef struct { Visit *v; int n; } Visits;
 void visits_add(Visits *all, const Visit *v);
 void visits_close(Visits *all);
 /* Adds the launches of the file that count for this sweep: same model, batch, world and build; no fewer
- * steps; no timeout with less time. A line cut off when the machine stopped is no JSON and is ignored; a
- * newline is added after it. fd: of the file, for appending. */
+ * steps; no timeout with less time; no failure that may pass (memory was short, a rank died). A line cut
+ * off when the machine stopped is no JSON and is ignored; a newline is added after it.
+ * fd: of the file, for appending. */
 void visits_recall(Visits *all, const Sweep *s, int fd, const char *path);
 /* Appends a launch to the file. */
 void visits_keep(const Sweep *s, const Visit *v, int fd, const char *path);

@@ -11,7 +11,7 @@ static void run(const uint8_t *p, size_t n)
     Sweep s = {.identity = 0x0123456789abcdef, .steps = 3, .timeout = 60, .layout = layout, .n = 2};
     char *sweep = fuzz_take_text(&p, &n, &size[0]), *metrics = fuzz_take_text(&p, &n, &size[1]),
          *errors = fuzz_take_text(&p, &n, &size[2]);
-    Visit last = {0};
+    Visit last = {.code = EXIT_CONFIG};
     Visits all = {0};
     fuzz_file("sweep.jsonl", sweep, size[0]);
     fuzz_file("metrics.jsonl", metrics, size[1]);
@@ -21,7 +21,7 @@ static void run(const uint8_t *p, size_t n)
     visits_close(&all);
     read_run(&last, "run");
     free(last.step);
-    read_reason(&s, &last, "errors", 2);
+    read_reason(&s, &last, "errors");
     for (int i = 0; i < 2; i++)
         if (memchr(layout[i].why, 0, sizeof layout[i].why) == NULL)
             fuzz_found("a reason without an end");
@@ -45,7 +45,8 @@ static void seeds(void)
               "\"reference_product_ms\":[1,2],\"reference_copy_ms\":[1,1]}\n",
          "{\"elapsed_ms\":3,\"reference_product_ms\":2,\"reference_copy_ms\":1}\n{\"elapsed_ms\":2}\n",
          "warning: x\nerror[memory] y; change: z\n");
-    seed(LINE "\"reason\":\"not through after 60 s\",\"late_s\":60}\n" LINE "\"steps_ms\":[1]}\n" LINE,
+    seed(LINE "\"reason\":\"not through after 60 s\",\"code\":124,\"late_s\":60}\n" LINE
+              "\"steps_ms\":[1]}\n" LINE,
          "{\"iter", "");
 }
 

@@ -147,6 +147,10 @@ if (ulimit -v 500000 && "$TRAIN" help) > /dev/null 2>&1; then
     # shellcheck disable=SC2086
     (ulimit -v 500000; sweep limit $two hidden_size=1024 --measure 2) || fail "a layout without memory ended the sweep"
     [ "$(grep -c '"error\[memory\]' "$work/limit/sweep.csv")" = 2 ] && [ "$(tried)" = 2 ] || fail "no reason: memory"
+    # memory that was short may be there the next time
+    # shellcheck disable=SC2086
+    sweep limit $two hidden_size=1024 --measure 1 --rounds 1 --steps 2 || fail "limit, again"
+    [ "$(tried)" = 1 ] && [ "$(grep -c '"measured"' "$work/limit/sweep.csv")" = 1 ] || fail "short memory: not tried again"
 fi
 
 # layouts that fail are rows
@@ -161,6 +165,24 @@ sweep late $two --measure 1 --rounds 1 --timeout 600 --steps 3 || fail "late, ag
 sweep wrong $two --measure 1 --steps 9 lr=1000 min_lr=1000 clip_grad=0 || fail "a wrong layout ended the sweep"
 grep -q '"error\[' "$work/wrong/sweep.csv" || fail "no reason for a failed one"
 [ "$(tried)" = 1 ] || fail "what failed was tried again in the second round"
+# shellcheck disable=SC2086
+sweep wrong $two --measure 1 --steps 9 lr=1000 min_lr=1000 clip_grad=0 || fail "wrong, again"
+[ "$(tried)" = 0 ] || fail "a loss that is not finite was tried again"
+# a rank that is killed does not end the sweep; the same command tries the layout again
+# shellcheck disable=SC2086
+"$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/killed" $two --measure 1 --rounds 1 --steps 1000 \
+    hidden_size=256 seq_length=256 > "$work/out" 2> "$work/err" &
+sweep=$!
+while kill -0 $sweep 2> /dev/null; do
+    [ -s "$work/killed/run/metrics.jsonl" ] && break
+    sleep 0.05
+done
+kill -KILL "$(ps -eo pid,comm,args | awk -v save="save=$work/killed/run" '$2 == "train" && index($0, save) { print $1; exit }')"
+wait $sweep || fail "a killed rank ended the sweep"
+grep -q '"error\[' "$work/killed/sweep.csv" || fail "no reason for a killed one"
+# shellcheck disable=SC2086
+sweep killed $two --measure 1 --rounds 1 --steps 3 hidden_size=256 seq_length=256 || fail "killed, again"
+[ "$(tried)" = 1 ] && grep -q '"measured"' "$work/killed/sweep.csv" || fail "a killed layout was not tried again"
 # shellcheck disable=SC2086
 sweep nothing $two --measure all data_path="$work/nothing"
 [ $? = 3 ] && [ "$(tried)" = 1 ] && [ ! -s "$work/nothing/sweep.jsonl" ] || fail "without a corpus there is nothing to measure"
