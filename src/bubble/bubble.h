@@ -39,7 +39,7 @@ typedef struct {
 /* What the command line names instead of the configuration: lists with commas; NULL: not given. */
 typedef struct { const char *schedules, *p, *m, *v; } BubbleRange;
 
-/* Fills the table with the cells of cfg->clock_cells that the range names; without clock_cells, with
+/* Adds the cells of cfg->clock_cells that the range names to a table without cells; without clock_cells, with
  * every legal combination of the range and the configuration. Dies with EXIT_CONFIG when there is no
  * cell.
  *   timeless  in  bool: a configuration without times means 1 ms for each of F, D, W of a rank

@@ -4,7 +4,6 @@
 void bubble_open(Table *t, const Config *cfg, const BubbleRange *range, int timeless, int says)
 {
     Wanted w = wanted_open(range);
-    *t = (Table){0};
     if (cfg->clock_cells) {
         bubble_add_file(t, cfg, &w);
     } else {

@@ -208,6 +208,8 @@ static void measurements(void)
     counted("--schedules gpipe,zb-v,interleaved --v 2 --p 4 --m 4 clock_p2p_ms=10", 3, 7 * 24 + 60);
     counted("--schedules gpipe --p 2 --m 2 clock_p2p_ms='[30, 5]'", 1, 72 + 35);
     counted("--schedules interleaved --p 1 --v 2 --m 4", 1, 4 * 24);
+    counted("--schedules 1f1b --p 2 --m 4 --steps 3", 1, 5 * 24);
+    CHECK(atoi(field(strchr(contents("m.csv"), '\n') + 1, STEPS)) == 3, "--steps 3: %s", contents("m.csv"));
     setenv("GRIDIRON_CLOCK", "real", 1);
     CHECK(run("$WORK/b.yaml --schedules gpipe --p 1 --m 2") == EXIT_CONFIG &&
               strstr(contents("err"), "GRIDIRON_CLOCK=real; change: virtual"), "%s", contents("err"));
