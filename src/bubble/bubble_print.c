@@ -31,6 +31,12 @@ static void put_share(FILE *f, double x, int width)
         fprintf(f, " %*s", width, "-");
 }
 
+/* Prints activations in `width` places, three digits or the whole number. */
+static void put_peak(FILE *f, double x, int width)
+{
+    fprintf(f, x < 999.5 ? " %*.3g" : " %*.0f", width, x);
+}
+
 static char *times_text(const Times *t)
 {
     double low = t->ms[0], high = low;
@@ -119,9 +125,12 @@ static void print_cell(FILE *f, const Cell *c, int show, int width)
             fprintf(f, " %7s", "-");
     }
     put_shares(f, show, c->simulated.step_rate, c->measured.step_rate, c->closed_form.step_rate);
-    fprintf(f, "  | %4.3g", most_of(c));
-    if (show & SHOW_PEAK)
-        fprintf(f, isfinite(c->published_peak) ? " %6.3g" : "      -", c->published_peak);
+    fprintf(f, "  |");
+    put_peak(f, most_of(c), 4);
+    if (show & SHOW_PEAK && isfinite(c->published_peak))
+        put_peak(f, c->published_peak, 6);
+    else if (show & SHOW_PEAK)
+        fprintf(f, "      -");
     fprintf(f, "\n");
     for (int k = 0; k < TIMES; k++)
         free(time[k]);

@@ -296,6 +296,10 @@ static void refusals(void)
         CHECK(code == EXIT_CONFIG && strstr(err, want[i].says) && strstr(err, "change: "), "%s: exit %d, %s",
               want[i].options, code, err);
     }
+    /* gpipe holds all microbatches */
+    CHECK(run("$WORK/b.yaml --simulate --schedules gpipe --p 2 --m 1000,1234") == 0 &&
+              strstr(contents("out"), "| 1000\n") && strstr(contents("out"), "| 1234\n"), "%s",
+          contents("out"));
     CHECK(run("$WORK/b.yaml --simulate --schedules 1f1b,interleaved --p 4 --m 2,4 --v 1,2") == 0 &&
               strstr(contents("err"), "left out: interleaved, p 4, v 2, m 2"), "%s", contents("err"));
 }
