@@ -41,6 +41,9 @@ static void read_head(Reader *r, const char *line)
             USAGE_ERROR("%s:%d: there is no column '%s'; change: label, schedule, p, v, m, forward_ms, "
                         "backward_input_ms, backward_weight_ms, p2p_ms, max_activations, weight_share, "
                         "published, published_peak", r->path, r->line, name);
+        if (r->at[k] >= 0)
+            USAGE_ERROR("%s:%d: the column '%s' is there twice; change: leave one of them out", r->path,
+                        r->line, name);
         r->at[k] = n;
     }
     for (int k = COLUMN_SCHEDULE; k <= COLUMN_M; k++)
@@ -137,6 +140,10 @@ static void read_cell(Table *t, Reader *r, const Wanted *w, const char *line)
     if (!(s.weight_share >= 0 && s.weight_share <= 1))
         USAGE_ERROR("%s:%d: weight_share %s is not in [0, 1]; change: the part of an activation that stays "
                     "until W", r->path, r->line, field[COLUMN_SHARE]);
+    double published = read_number(r, field, COLUMN_PUBLISHED, 0);
+    if (published < 0 || published >= 1)
+        USAGE_ERROR("%s:%d: published %s is no share in [0, 1); change: a share, 0.2727 for 27.27 %%",
+                    r->path, r->line, field[COLUMN_PUBLISHED]);
     if (kind == SCHEDULE_CUSTOM && !r->results)
         USAGE_ERROR("%s:%d: lists of a file are no cell; change: pipeline_schedule=custom without "
                     "clock_cells", r->path, r->line);
@@ -145,7 +152,7 @@ static void read_cell(Table *t, Reader *r, const Wanted *w, const char *line)
         char *why = bubble_add(t, &s, time, &cell);
         if (why)
             USAGE_ERROR("%s:%d: %s; change: that cell", r->path, r->line, why);
-        cell->published = read_number(r, field, COLUMN_PUBLISHED, 0);
+        cell->published = published;
         cell->published_peak = read_number(r, field, COLUMN_PEAK, 0);
         cell->label = *field[COLUMN_LABEL] ? xstrdup(field[COLUMN_LABEL]) : NULL;
         if (r->results)

@@ -269,8 +269,26 @@ static void computations(void)
     computed("zb-v", 2, 1);
 }
 
+/* A file of cells that is refused, with all of these words. */
+static void bad_cells(const char *cells, const char *says)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/cells.csv", work);
+    FILE *f = fopen(path, "w");
+    fputs(cells, f);
+    fclose(f);
+    int code = run("$WORK/b.yaml --simulate clock_cells=$WORK/cells.csv");
+    CHECK(code == EXIT_CONFIG && strstr(contents("err"), says), "exit %d: %s", code, contents("err"));
+}
+
 static void refusals(void)
 {
+    bad_cells("schedule,p,m,published\n1f1b,2,4,27.27\n",
+              "cells.csv:2: published 27.27 is no share in [0, 1); change: a share, 0.2727 for 27.27 %");
+    bad_cells("schedule,p,m,published\n1f1b,2,4,1\n", "published 1 is no share");
+    bad_cells("schedule,p,m,published\n1f1b,2,4,-0.1\n", "published -0.1 is no share");
+    bad_cells("schedule,p,m,p\n1f1b,2,4,2\n",
+              "cells.csv:1: the column 'p' is there twice; change: leave one of them out");
     static const struct { const char *options, *says;
     } want[] = {
         {"--p 2 --m 4 --simulate --real", "give one of them"},
