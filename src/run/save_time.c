@@ -24,10 +24,12 @@ static int64_t best_steps(const SaveTimes *s)
     return (int64_t)fmax(1, fmax(round(best / step), ceil(s->longest / step)));
 }
 
-/* Returns "0.4 s", "12 min" or "5 h". */
+/* Returns "0.4 s", "12 s", "12 min" or "5 h". */
 static const char *duration(double s)
 {
-    return s < 120 ? textf("%.2g s", s) : s < 7200 ? textf("%.0f min", s / 60) : textf("%.3g h", s / 3600);
+    if (s < 120)
+        return textf(s < 10 ? "%.2g s" : "%.0f s", s);
+    return s < 7200 ? textf("%.0f min", s / 60) : textf(s < 3e6 ? "%.3g h" : "%.0f h", s / 3600);
 }
 
 const char *save_time_advice(SaveTimes *s)

@@ -33,6 +33,11 @@ static void closed_form(void)
     CHECK(steps(&s) == 120, "sixteen times the failures");
     s.longest = 100;
     CHECK(steps(&s) == 200, "a save that takes 200 steps");
+    s = (SaveTimes){.saves = 6, .steps = 100, .lost = 72, .stepping = 100, .wall = 600, .failures = 6};
+    text = save_time_advice(&s);
+    CHECK(strstr(text, " at a save of 12 s and a failure every 100 s"), "%s", text);
+    s.wall = 4e7;
+    CHECK(strstr(text = save_time_advice(&s), " a failure every 1852 h"), "%s", text);
     s = (SaveTimes){.saves = 1, .steps = 1, .lost = 1e-9, .stepping = 10, .wall = 100, .failures = 1};
     CHECK(steps(&s) == 1, "never less than a step");
 }
