@@ -45,9 +45,9 @@ static void put_head(FILE *f, const Report *r)
         lost += !isfinite(r->col[C_lm_loss][i]);
     }
     if (skipped > 0 || nans > 0 || lost > 0)
-        html_put(f, "<p class='notice'>Steps skipped by the loss scaler: %.0f. Steps whose loss or gradient "
-                 "was not finite: %.0f. Recorded losses that are not finite: %.0f.</p>\n", skipped, nans,
-                 lost);
+        html_put(f, "<p class='notice'>Steps that the weights have not seen, skipped by the loss scaler or "
+                 "by on_spike: %.0f. Steps whose loss or gradient was not finite: %.0f. Recorded losses "
+                 "that are not finite: %.0f.</p>\n", skipped, nans, lost);
     html_put(f, "</header>\n");
 }
 

@@ -498,6 +498,12 @@ static void test_report(void)
     page = report_of(dir);
     CHECK(strstr(page, "\"dots\":29,\"x\":[1],\"y\":[2]}"), "one point is a dot");
     CHECK(!strstr(page, "class=\"loads\"") && !strstr(page, "worst layer"), "no experts, no load of them");
+    CHECK(!strstr(page, "class=\"notice\""), "a notice of nothing");
+    free(page);
+    write_text(dir, "metrics.jsonl", "{\"iteration\": 1, \"lm_loss\": 2, \"skipped_iterations\": 3}\n");
+    page = report_of(dir);
+    CHECK(strstr(page, "Steps that the weights have not seen, skipped by the loss scaler or by on_spike: "
+                       "3. "), "skipped steps");
     free(page);
     write_text(dir, "metrics.jsonl",
                "{\"iteration\": 5, \"valid_loss\": 2}\nrubbish\n{\"iteration\": 9, \"valid_loss\": null}\n"
