@@ -25,14 +25,30 @@ static Losses plan_of(const char *run, const char *machine, int ranks)
     return l;
 }
 
+/* A file of the run directory; NULL: it is not there. */
+static json_t *file_of(const char *run, const char *name)
+{
+    char *path = xasprintf("%s/%s", run, name);
+    json_t *j = json_load_file(path, 0, NULL);
+    free(path);
+    return j;
+}
+
 /* Reads trace.json. A run that recorded nothing has no ranks. */
 static void read_timeline(Timeline *t, const char *run)
 {
-    char *path = xasprintf("%s/trace.json", run);
-    json_t *trace = json_load_file(path, 0, NULL);
+    json_t *trace = file_of(run, "trace.json");
     timeline_read(t, trace);
     json_decref(trace);
-    free(path);
+}
+
+/* Finds the plan that plan.json keeps of the measured step. Returns whether there is one. */
+static int kept_plan(Losses *planned, const char *run, int64_t iteration)
+{
+    json_t *plan = file_of(run, "plan.json");
+    int kept = report_kept_plan(planned, plan, iteration);
+    json_decref(plan);
+    return kept;
 }
 
 static json_t *percents(const Losses *l)
@@ -103,15 +119,18 @@ int command_report(int argc, char **argv)
             "change: train with trace_steps, for example trace_steps=[10], or leave out --machine", run);
     if (machine)
         planned = plan_of(run, machine, t.ranks);
-    int found = losses_measured(&measured, &t, machine ? &planned : NULL);
-    planned.iteration = measured.iteration;
+    int found = losses_measured(&measured, &t, machine ? &planned : NULL), shown = machine != NULL;
+    if (machine)
+        planned.iteration = measured.iteration;
+    else if (found && (shown = kept_plan(&planned, run, measured.iteration)))
+        losses_measured(&measured, &t, &planned);
     if ((machine && found && !report_keep_plan(run, &planned, why)) || !report_write(run, why))
         die(EXIT_RESOURCE, "report", "%s/report.html cannot be written: %s; change: free space, or make the "
             "directory writable", run, why);
     if (json)
-        print_json(run, found ? &measured : NULL, machine ? &planned : NULL);
+        print_json(run, found ? &measured : NULL, shown ? &planned : NULL);
     else if (found)
-        print_losses(&measured, machine ? &planned : NULL);
+        print_losses(&measured, shown ? &planned : NULL);
     else
         printf("no losses: no step was recorded on a CPU (trace_steps)\n");
     if (!json)

@@ -204,4 +204,7 @@ int report_write(const char *run_dir, char why[WHY]);
  * step of its iteration. Returns 1, or 0 with a reason in why. */
 struct Losses;
 int report_keep_plan(const char *run_dir, const struct Losses *planned, char why[WHY]);
+/* Reads what report_keep_plan has written of the step `iteration`. plan: plan.json, or NULL. Returns 0 when
+ * it is not there, not whole, or of another step. */
+int report_kept_plan(struct Losses *planned, const json_t *plan, int64_t iteration);
 #endif

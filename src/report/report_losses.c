@@ -51,13 +51,11 @@ int report_keep_plan(const char *run_dir, const Losses *planned, char why[WHY])
     return ok;
 }
 
-/* Reads what report_keep_plan has written. Returns 0 when it is not there, or not whole. */
-static int read_plan(Losses *l, const json_t *j)
+int report_kept_plan(Losses *l, const json_t *j, int64_t iteration)
 {
-    const json_t *s = json_object_get(j, "losses_s");
-    int whole = json_is_integer(json_object_get(j, "iteration"));
-    *l = (Losses){.iteration = json_integer_value(json_object_get(j, "iteration")),
-                  .step = report_number_of(j, "step_s")};
+    const json_t *s = json_object_get(j, "losses_s"), *of = json_object_get(j, "iteration");
+    int whole = json_is_integer(of) && json_integer_value(of) == iteration;
+    *l = (Losses){.iteration = iteration, .step = report_number_of(j, "step_s")};
     for (int i = 0; i < LOSSES; i++)
         whole &= isfinite(l->s[i] = report_number_of(s, loss_name[i]));
     return whole && l->step > 0;
@@ -71,7 +69,7 @@ void report_put_losses(FILE *f, const Report *r)
     size_t size;
     timeline_read(&t, r->trace);
     int found = losses_measured(&l, &t, NULL);
-    if (found && read_plan(&plan, r->plan) && plan.iteration == l.iteration)
+    if (found && report_kept_plan(&plan, r->plan, l.iteration))
         losses_measured(&l, &t, planned = &plan);
     if (found) {
         FILE *table = xmemstream(&rows, &size);
