@@ -11,6 +11,7 @@
 #define FLIGHT_H
 #include "base.h"
 #include <stdatomic.h>
+#include <stddef.h>
 
 enum {
     FLIGHT_INSTRS = 1000, FLIGHT_OPS = 1000, FLIGHT_GROUPS = 128, FLIGHT_MEMBERS = 2048, FLIGHT_BINS = 320
@@ -73,7 +74,8 @@ typedef struct {
     int32_t host;                  /* lowest world rank of the host */
     int32_t code;                  /* exit code that a rank wanted; 0: none could say */
     char gap[8];                   /* 0 */
-    char run[1024];                /* text: "@run " and the run directory; scripts/launch_job looks for it */
+    char run[1008];                /* text: "@run " and the run directory; scripts/launch_job looks for it */
+    char dead[16];                 /* text: the world rank that scripts/launch_job saw die; "": none */
     _Atomic int64_t begun;         /* latest iteration that a rank of the host has begun */
     char step[32];                 /* text: "@step " and that iteration; scripts/launch_restarts reads it */
     _Atomic int64_t frozen;        /* bool: what ranks do is not recorded any more */
@@ -81,6 +83,9 @@ typedef struct {
 } Flight;
 
 #define FLIGHT_MAGIC "FLIGHT1"
+_Static_assert(offsetof(Flight, dead) == 1048, "scripts/launch_job writes there");
+/* In the fate of the rank for which the others wait, where a hang has this cause. */
+#define FLIGHT_LOST "a message is lost"
 
 size_t flight_bytes(int ranks);
 /* Makes the memory of a host with `ranks` ranks; returns its descriptor. */
@@ -142,6 +147,8 @@ typedef struct {
     int waiter;                    /* place of the rank that has waited longest; -1: none waits */
     int waiting;                   /* number of ranks that wait */
 } FlightBlame;
+/* The place of the rank that scripts/launch_job saw die; -1: none, or it is on another host. */
+int flight_dead(const Flight *f);
 /*   skip     in  [ranks]  bool: not this one; NULL: all ranks that have not left
  *   first    in  [ranks]  bool: this one before others that do not wait; 'T': it is stopped, so it does not
  *                         wait, whatever its record says; NULL: none */

@@ -1,6 +1,7 @@
 /* flight_read -- what a flight record says: who waits for whom, and for which rank all others wait */
 #include "flight.h"
 #include "comm.h"
+#include <stdlib.h>
 #include <string.h>
 
 #define LOOKS 3 /* s: a thread that waits looks about more often than this */
@@ -25,7 +26,7 @@ int flight_whole(const Flight *f, size_t bytes)
 {
     int ok = bytes >= sizeof *f && !memcmp(f->magic, FLIGHT_MAGIC, sizeof f->magic) && f->ranks > 0 &&
              f->ranks < 1 << 20 && bytes == flight_bytes(f->ranks) && !f->run[sizeof f->run - 1] &&
-             is_time(f->wall);
+             !f->dead[sizeof f->dead - 1] && is_time(f->wall);
     for (int i = 0; ok && i < f->ranks; i++) {
         const FlightRank *r = &f->rank[i];
         ok = !r->host[sizeof r->host - 1] && !r->where[sizeof r->where - 1] && !r->note[sizeof r->note - 1] &&
@@ -55,6 +56,12 @@ static int local_of(const Flight *f, int rank)
         if (f->rank[i].pid && f->rank[i].rank == rank)
             return i;
     return -1;
+}
+
+int flight_dead(const Flight *f)
+{
+    int rank = atoi(f->dead);
+    return f->dead[0] >= '0' && f->dead[0] <= '9' ? local_of(f, rank) : -1;
 }
 
 /* The rank's group of an operation; NULL: not in the list. */

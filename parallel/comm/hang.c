@@ -226,7 +226,7 @@ static _Noreturn void speak(const Flight *f, const FlightBlame *b, const Process
             b->rank, quiet, waiters);
     const FlightRank *r = &f->rank[b->local];
     if (b->lost)
-        snprintf(state, sizeof state, "every rank waits, and it is waited for: a message is lost");
+        snprintf(state, sizeof state, "every rank waits, and it is waited for: " FLIGHT_LOST);
     else
         print_state(state, sizeof state, p, before ? &before[b->local] : p, r->pid);
     culprit = b->local;

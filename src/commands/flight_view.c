@@ -66,6 +66,9 @@ static void read_record(View *v, const char *name)
         for (int k = 0; k < FLIGHT_GROUPS; k++)
             plain(r->group[k].name);
     }
+    int dead = flight_dead(f);
+    if (dead >= 0 && !f->rank[dead].fate[0])
+        strcpy(f->rank[dead].fate, "died");
     v->record = xgrow(v->record, v->records, sizeof *v->record);
     v->record[v->records++] = (Record){f, flight_latest(f)};
     v->world = f->world;
@@ -229,20 +232,35 @@ static void print_timeline(const View *v)
 
 /* ---- the whole ---- */
 
+/* For whom the ranks of a host wait: the rank that the launcher saw die, or one that a rank saw end or stand
+ * still, before others. Where all only waited for each other when the job was killed: rank -1. */
+static FlightBlame blame(const Record *rec)
+{
+    const Flight *f = rec->f;
+    int dead = flight_dead(f);
+    char *first = xcalloc((size_t)f->ranks, 1);
+    for (int i = 0; i < f->ranks; i++)
+        first[i] = dead < 0 ? f->rank[i].fate[0] != 0 : i == dead;
+    FlightBlame b = flight_blame(f, rec->latest, NULL, first);
+    free(first);
+    if (b.lost)
+        b.rank = -1;
+    b.lost = b.rank >= 0 && b.local >= 0 && strstr(f->rank[b.local].fate, FLIGHT_LOST) != NULL;
+    return b;
+}
+
 static void print_blame(const View *v)
 {
     for (int k = 0; k < v->records; k++) {
         const Record *rec = &v->record[k];
-        FlightBlame b = flight_blame(rec->f, rec->latest, NULL, NULL);
+        FlightBlame b = blame(rec);
         if (b.rank < 0)
             continue;
         printf("host %s: %s", rec->f->rank[0].host, b.local >= 0 ? rec->f->rank[b.local].where : "");
         if (b.local < 0)
             printf("rank %d of another host", b.rank);
-        if (b.lost)
-            printf(" is waited for, and waits itself: a message is lost\n");
-        else
-            printf(": %d %s for it\n", b.waiting, b.waiting == 1 ? "rank waits" : "ranks wait");
+        printf(": %d %s for it%s\n", b.waiting, b.waiting == 1 ? "rank waits" : "ranks wait",
+               b.lost ? ": " FLIGHT_LOST : "");
     }
 }
 
@@ -298,17 +316,17 @@ static json_t *row_json(const Row *w)
 
 static void print_json(const View *v)
 {
-    json_t *ranks = json_array(), *blame = json_array();
+    json_t *ranks = json_array(), *waited = json_array();
     for (int i = 0; i < v->rows; i++)
         json_array_append_new(ranks, row_json(&v->row[i]));
     for (int k = 0; k < v->records; k++) {
-        FlightBlame b = flight_blame(v->record[k].f, v->record[k].latest, NULL, NULL);
+        FlightBlame b = blame(&v->record[k]);
         if (b.rank >= 0)
-            json_array_append_new(blame, json_pack("{s:i s:b s:i}", "rank", b.rank, "lost_message", b.lost,
-                                                   "waiting", b.waiting));
+            json_array_append_new(waited, json_pack("{s:i s:b s:i}", "rank", b.rank, "lost_message", b.lost,
+                                                    "waiting", b.waiting));
     }
-    json_t *o =
-        json_pack("{s:i s:f s:o s:o}", "world", v->world, "end", v->end, "waited_for", blame, "ranks", ranks);
+    json_t *o = json_pack("{s:i s:f s:o s:o}", "world", v->world, "end", v->end, "waited_for", waited,
+                          "ranks", ranks);
     json_dumpf(o, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(17));
     putchar('\n');
     json_decref(o);

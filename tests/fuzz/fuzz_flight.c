@@ -77,6 +77,7 @@ static const struct {
     HEAD(wall),
     HEAD(host),
     HEAD(code),
+    {offsetof(Flight, dead), 8, 1, 1, 0},
     CHARS(host, 0),
     CHARS(host, 1),
     CHARS(host, 63),
@@ -198,7 +199,7 @@ static void judge(View *v)
     double from, to;
     window(v, &from, &to);
     for (int k = 0; k < v->records; k++)
-        flight_blame(v->record[k].f, v->record[k].latest, NULL, NULL);
+        blame(&v->record[k]);
     for (int i = 0; i < v->rows; i++) {
         Row *w = &v->row[i];
         if (*w->r->fate || i % 2)

@@ -17,6 +17,7 @@ says() {
     what=$1; shift
     "$real" flight "$work/run" > "$work/said" 2>&1 || { fail "$what: train flight ends with $?"; return; }
     for pattern; do grep -q "$pattern" "$work/said" || fail "$what: not said: $pattern"; done
+    ! grep -q 'message is lost' "$work/said" || fail "$what: a lost message is made up"
     "$real" flight "$work/run" --json > "$work/json" 2>&1 || fail "$what: --json ends with $?"
     [ "$(grep -c '"instruction": "[A-Z]' "$work/json")" -ge 20 ] && [ "$(grep -c '"waits_for": ' "$work/json")" = 4 ] &&
         [ "$(tail -c 2 "$work/json")" = '}' ] || fail "$what: --json"
@@ -42,6 +43,30 @@ rm -rf "$work/run"
 # shellcheck disable=SC2086
 FAULT='-2 F 7 0' TRAIN=$faulty "$launch" -n 4 "$work/tiny.yaml" $layout save="$work/run" > "$work/log" 2>&1
 says all '4 of 4 ranks' '^ *[0-3] .*, in F0.0 of iteration 7'
+
+# the launcher sees a death before any rank does: rank 0 stands still, rank 1 waits for it and is killed then. Where mpirun
+# lets rank 0 go on before it kills it, rank 0 may see the death too
+rm -rf "$work/run"
+"$launch" -n 2 "$work/tiny.yaml" save="$work/run" train_iters=100000 > "$work/log" 2>&1 &
+job=$!
+rank() { # prints the process of rank $1
+    for pid in $(ps -eo pid,comm,args | awk -v save="save=$work/run" '$2 == "train" && index($0, save) { print $1 }'); do
+        tr '\0' '\n' < "/proc/$pid/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$1" && echo "$pid"
+    done
+}
+for _ in $(seq 600); do [ ! -s "$work/run/metrics.jsonl" ] || break; sleep 0.1; done
+first=$(rank 0) second=$(rank 1)
+kill -STOP "$first"
+sleep 0.3
+kill -KILL "$second"
+wait $job
+[ $? = 7 ] && grep -q '^error\[rank-lost\] .*rank 1 .* died in ' "$work/log" || fail "seen by the launcher"
+"$real" flight "$work/run" > "$work/said" 2>&1 || fail "seen by the launcher: train flight ends with $?"
+for pattern in '2 of 2 ranks' ': rank 1 .*: [01] ranks* waits* for it$' '^ *1 .* died, in '; do
+    grep -q "$pattern" "$work/said" || fail "seen by the launcher: not said: $pattern"
+done
+"$real" flight "$work/run" --json | tr -d ' \n' | grep -q '"waited_for":\[{"rank":1,"lost_message":false,' ||
+    fail "seen by the launcher: --json"
 
 # a rank alone
 rm -rf "$work/run"
