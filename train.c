@@ -386,6 +386,18 @@ static void settle(Training *t, int open)
     }
 }
 
+/* Writes trace.json when the iteration was recorded: a run that dies later keeps its timeline. */
+static void keep_timeline(Training *t)
+{
+    char said[TRACE_SAID], why[WHY];
+    Run *r = &t->run;
+    if (!trace_due(&r->trace, r->progress.iteration))
+        return;
+    flight_phase(PHASE_OTHER);
+    if (!trace_write(&r->trace, t->dir.path, &r->grid, &r->plan.shape, said, why))
+        warn("no timeline: %s", why);
+}
+
 static int train_loop(Training *t)
 {
     const Config *c = t->cfg;
@@ -420,6 +432,7 @@ static int train_loop(Training *t)
         checkpoint_ms += copied;
         tell_saved(t);
         account_end(&t->run);
+        keep_timeline(t);
     }
     flight_phase(PHASE_OTHER);
     int64_t newest = saver_wait(t->run.checkpoint.saver);

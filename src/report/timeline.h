@@ -36,7 +36,7 @@ Instr timeline_instr(const TraceEvent *e);
 /* The event as text: "F0.0", "reduce_scatter shard", "save". */
 void timeline_name(const TraceEvent *e, char *text, int size);
 
-/* Ends recording and gathers the events of all ranks on rank 0, settled. On other ranks, and where
+/* Gathers the events of all ranks so far on rank 0, settled. On other ranks, and where
  * nothing was recorded, the timeline has no ranks. shape: of the pipeline. Collective over g->all.
  * Allocates. */
 void timeline_gather(Timeline *t, Trace *trace, Grid *g, const PipeShape *shape);

@@ -65,11 +65,17 @@ static void close_window(Trace *t, double at)
     comm_listen(heard, t);
 }
 
+static int is_listed(const Trace *t, int64_t step)
+{
+    int listed = 0;
+    for (int i = 0; i < t->steps.n && t->max; i++)
+        listed |= atoll(t->steps.v[i]) == step;
+    return listed;
+}
+
 void trace_step(Trace *t, int64_t step)
 {
-    int on = 0, was = t->on;
-    for (int i = 0; i < t->steps.n && t->max; i++)
-        on |= atoll(t->steps.v[i]) == step;
+    int on = is_listed(t, step), was = t->on;
     if (was)
         close_window(t, now());
     if (on)
@@ -77,6 +83,15 @@ void trace_step(Trace *t, int64_t step)
     else if (t->window[0].from > 0 && !was) /* operations of a recorded step have ended a step later */
         comm_listen(NULL, NULL);
     t->on = on;
+}
+
+int trace_due(Trace *t, int64_t step)
+{
+    t->steps_done += t->on;
+    if (!t->on || (is_listed(t, step + 1) && t->steps_done < 2 * t->steps_kept))
+        return 0;
+    t->steps_kept = t->steps_done;
+    return 1;
 }
 
 void trace_end(Trace *t, TraceSpan span, double start)
@@ -182,10 +197,10 @@ static TraceEvent *own_events(const Trace *t, int64_t n)
     return e;
 }
 
-static void gather(Timeline *out, const Trace *t, Grid *g, const RankHead *heads)
+/* mine: this rank's events, which are on the heap and belong to the timeline then. */
+static void gather(Timeline *out, TraceEvent *mine, Grid *g, const RankHead *heads)
 {
     Comm *all = &g->all;
-    TraceEvent *mine = own_events(t, heads[all->rank].n);
     *out = (Timeline){0};
     if (all->rank) {
         if (heads[all->rank].n)
@@ -225,11 +240,13 @@ void timeline_gather(Timeline *out, Trace *t, Grid *g, const PipeShape *shape)
     *out = (Timeline){0};
     if (!t->max)                                   /* the same on every rank */
         return;
-    comm_listen(NULL, NULL);
-    t->on = 0;
     t->offset[1] = offset_of(g);
     t->at[1] = now();
+    comm_listen(NULL, NULL);                       /* nothing is recorded while the events are copied */
     RankHead head = {.n = t->n < t->max ? t->n : t->max, .lost = t->n < t->max ? 0 : t->n - t->max};
+    TraceEvent *mine = own_events(t, head.n);
+    if (t->on)                                     /* operations of the step may end later */
+        comm_listen(heard, t);
     RankHead *heads = xcalloc((size_t)all->size, sizeof *heads);
     for (int a = 0; a < AXES; a++)
         head.index[a] = g->index[a];
@@ -238,7 +255,9 @@ void timeline_gather(Timeline *out, Trace *t, Grid *g, const PipeShape *shape)
     for (int r = 0; r < all->size; r++)
         events += heads[r].n;
     if (events)
-        gather(out, t, g, heads);
+        gather(out, mine, g, heads);
+    else
+        free(mine);
     free(heads);
     if (!out->ranks)
         return;

@@ -7,7 +7,7 @@
  * called; operations called after a step's last instruction are not recorded.
  *
  * All events are on rank 0's clock. Ranks of one host share now(). The clock of another host is compared
- * with rank 0's when recording starts and when the file is written: the lowest rank of the host asks
+ * with rank 0's when recording starts and each time the file is written: the lowest rank of the host asks
  * rank 0 for the time several times, the fastest round trip counts, and its middle is taken for the
  * moment of the answer (Cristian 1989). Between the two comparisons the offset is interpolated, which
  * removes drift. The error is at most half of the fastest round trip, some 10 us. */
@@ -83,6 +83,7 @@ typedef struct {
     List steps;                        /* trace_steps of the configuration */
     int on;                            /* bool: the step that runs now is recorded */
     struct { int64_t step; double from, to; } window[2];   /* last recorded step, the one before */
+    int64_t steps_done, steps_kept;    /* recorded steps so far; at the last time that trace_due said 1 */
     TraceEvent *ring;                  /* [max] */
     int64_t n, max;                    /* events so far; n > max: the oldest are overwritten */
     double at[2];                      /* s: when the clocks were compared, on this host's clock */
@@ -111,9 +112,14 @@ void trace_losses(Trace *t, double start, const double *s);
 /* Records a finished instruction. The optimizer's step ends the recording of operations. */
 void trace_instr(Trace *t, const Instr *i, double start, double end);
 
-/* Ends recording. Rank 0 gathers the events of all ranks and writes run_dir/trace.json, unless nothing
- * was recorded. shape: of the pipeline. said: out, on rank 0 one line about the timeline; "": nothing.
- * Returns 1, or 0 with a reason in why when rank 0 could not write. Collective over g->all. */
+/* Called at the end of iteration `step`: whether it was recorded and the file should be written, so that a
+ * run that dies later keeps it. In a row of recorded steps only after the 1st, 2nd, 4th, 8th ... and the
+ * last, because each time the whole file is written. The same on every rank. */
+int trace_due(Trace *t, int64_t step);
+
+/* Rank 0 gathers the events of all ranks and writes run_dir/trace.json, unless nothing was recorded.
+ * shape: of the pipeline. said: out, on rank 0 one line about the timeline; "": nothing. Returns 1, or 0
+ * with a reason in why when rank 0 could not write. Collective over g->all. */
 #define TRACE_SAID 512
 int trace_write(Trace *t, const char *run_dir, Grid *g, const PipeShape *shape, char said[TRACE_SAID],
                 char why[WHY]);

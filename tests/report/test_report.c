@@ -265,6 +265,7 @@ static void test_trace(void)
         }
         double a = clock += 0.01;
         trace_instr(&t, &(Instr){.op = I_S}, a, a + 1e-3);
+        CHECK(trace_due(&t, step) == (step == 2 || step == 4), "due after step %lld", (long long)step);
     }
     CHECK(t.n == 16 && t.max == 10, "%lld events", (long long)t.n);
     CHECK(trace_write(&t, dir, &g, &shape, said, why), "%s", why);
@@ -293,6 +294,17 @@ static void test_trace(void)
     CHECK(found[0] == 1 && found[1] == 10 && found[2] == 8 && found[3] == 1, "kept");
     CHECK(found[4] == 2 && found[5] == 1, "the newest are kept: %d steps, %d data", found[4], found[5]);
     json_decref(o);
+    trace_close(&t);
+    const char *row[] = {"1", "2", "3", "4", "5", "6", "7", "9"};
+    int64_t due = 0;
+    c.trace_steps = (List){8, row};
+    arena_reset(&ring, 0);
+    trace_open(&t, &c, 1, &ring);
+    for (int64_t step = 1; step <= 9; step++) {
+        trace_step(&t, step);
+        due = 10 * due + (trace_due(&t, step) ? step : 0);
+    }
+    CHECK(due == 120400709, "written after these steps: %lld", (long long)due);
     trace_close(&t);
     arena_close(&ring);
     grid_close(&g);

@@ -41,6 +41,20 @@ echo "$said" | grep -q "the schedule's with the same times" || { echo "zb-auto: 
 traced 4 tp2pp2 0 tensor_model_parallel_size=2 sequence_parallel=true pipeline_model_parallel_size=2
 traced 4 zb-v 0 pipeline_model_parallel_size=2 pipeline_schedule=zb-v data_parallel_sharding_strategy=optim_grads_params
 traced 4 cp4 0 context_parallel_size=4 'cp_comm_type=[a2a+p2p]' 'hierarchical_context_parallel_sizes=[2, 2]'
+# killed FAULT STEPS: rank 0, which writes the file, is killed. The steps that were recorded before are whole, and the
+# report has the last of them
+killed() {
+    rm -rf "$work/killed"
+    FAULT=$1 TRAIN=$PWD/$BUILD/test_faults scripts/launch -n 2 "$work/tiny.yaml" "save=$work/killed" \
+        pipeline_model_parallel_size=2 overlap_grad_reduce=false train_iters=100000 > "$work/log" 2>&1 && { echo "$1: not killed"; exit 1; }
+    "$TRAIN" schedule "$work/tiny.yaml" --json --world 2 pipeline_model_parallel_size=2 > "$work/lists.json"
+    "$TRAIN" report "$work/killed" > "$work/said" || { cat "$work/said"; exit 1; }
+    "$BUILD/test_timeline" check "$work/killed" "$work/lists.json" "$2" 0 || { echo "killed: $1"; exit 1; }
+    grep -q "^losses of iteration ${2##*,}, " "$work/said" || { cat "$work/said"; exit 1; }
+}
+killed '0 F 3 0' 2
+killed '0 F 5 0' 2,3
+killed '0 F 7 0' 2,3,5
 # ranks 2 and 3 on another host, whose clock runs 1000 s ahead where the kernel lets a process have a clock of its own
 if unshare -T --monotonic 1000 true 2> /dev/null; then
     cat > "$work/train" <<SKEWED
