@@ -1,5 +1,6 @@
 /* train report -- the report of a run made anew; where its last recorded step went, beside a plan of it */
 #include "commands.h"
+#include "config_table.h"
 #include "json_number.h"
 #include "plan_times.h"
 #include "start.h"
@@ -9,12 +10,22 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Plans the run on a machine: its configuration on as many ranks as have recorded. */
-static Losses plan_of(const char *run, const char *machine, int ranks)
+/* Plans the recorded step on a machine: the configuration of the run that recorded, on as many ranks. The run
+ * may have gone on with another configuration since, which is then in config.yaml. */
+static Losses plan_of(const char *run, const char *machine, const Timeline *t)
 {
-    char *config = xasprintf("%s/config.yaml", run), *argv[] = {NULL};
-    Args none = cli_open("report", 0, argv);
-    const Config *c = start_plan(config, &none, ranks);
+    char *config = xasprintf("%s/config.yaml", run), *argv[OPTIONS];
+    int n = 0;
+    if (!t->config)
+        die(EXIT_CONFIG, "usage", "train report: %s/trace.json does not say the configuration of its step; "
+            "change: record a step again (trace_steps), or leave out --machine", run);
+    for (int i = 0; i < OPTIONS; i++) {
+        const char *value = json_string_value(json_object_get(t->config, options[i].key));
+        if (value)
+            argv[n++] = (char *)textf("%s=%s", options[i].key, value);
+    }
+    Args keys = cli_open("report", n, argv);
+    const Config *c = start_plan(config, &keys, t->ranks);
     const Machine *m = machine_load(machine);
     Prediction p;
     predict_check(c, m);
@@ -118,7 +129,7 @@ int command_report(int argc, char **argv)
         die(EXIT_CONFIG, "usage", "train report: %s has no recorded step to set a plan beside; "
             "change: train with trace_steps, for example trace_steps=[10], or leave out --machine", run);
     if (machine)
-        planned = plan_of(run, machine, t.ranks);
+        planned = plan_of(run, machine, &t);
     int found = losses_measured(&measured, &t, machine ? &planned : NULL), shown = machine != NULL;
     if (machine)
         planned.iteration = measured.iteration;

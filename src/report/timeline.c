@@ -256,6 +256,11 @@ void timeline_put(FILE *f, const Timeline *t)
         fprintf(f, ",\n{\"name\":\"pipeline\",\"ph\":\"M\",\"pid\":0,\"args\":{\"schedule\":\"%s\",\"p\":%d,"
                 "\"v\":%d,\"group\":%d,\"vee\":%d}}", schedule_name(t->shape.kind), t->shape.p, t->shape.v,
                 t->shape.group, t->shape.vee);
+    if (t->config) {
+        char *config = json_dumps(t->config, JSON_COMPACT);
+        fprintf(f, ",\n{\"name\":\"configuration\",\"ph\":\"M\",\"pid\":0,\"args\":%s}", config);
+        free(config);
+    }
     for (int r = 0; r < t->ranks; r++)
         put_rank(f, &t->rank[r], r, origin);
     fprintf(f, "\n]}\n");
@@ -324,6 +329,8 @@ static void read_record(Timeline *t, const json_t *o, int rank)
             t->shape = (PipeShape){.kind = kind, .p = p, .v = v,
                                    .group = (int)whole(args, "group", 0, 65535, 0),
                                    .vee = (int)whole(args, "vee", 0, 1, 0)};
+    } else if (!strcmp(report_text_of(o, "name"), "configuration") && json_is_object(args) && !t->config) {
+        t->config = json_incref((json_t *)args);
     }
 }
 
@@ -360,5 +367,6 @@ void timeline_close(Timeline *t)
     for (int r = 0; r < t->ranks; r++)
         free(t->rank[r].event);
     free(t->rank);
+    json_decref(t->config);
     *t = (Timeline){0};
 }

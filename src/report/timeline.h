@@ -6,7 +6,8 @@
  *   instructions have  step, chunk, microbatch, part (the unit; -1: the whole chunk), phase
  *   operations have    step, group, bytes, moved, behind, peer (-1: a collective),
  *                      queued_us (from the call until the operations before it had ended)
- * A record "pipeline" holds the shape of the pipeline, from which the schedule can be made again. */
+ * A record "pipeline" holds the shape of the pipeline, from which the schedule can be made again. A record
+ * "configuration" holds every key of the run that recorded. */
 #ifndef TIMELINE_H
 #define TIMELINE_H
 #include "closed_form.h"
@@ -24,6 +25,7 @@ typedef struct Timeline {
     int ranks;
     TimelineRank *rank;
     PipeShape shape;                   /* without m and costs; p 0: not known */
+    json_t *config;                    /* {"key": "value" as in `key=value`, ...}; NULL: not known */
 } Timeline;
 
 /* Names of the streams and of the groups. */

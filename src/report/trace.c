@@ -1,6 +1,8 @@
 /* trace -- the ring of a rank's events, and their gathering on rank 0 */
 #define _GNU_SOURCE
 #include "timeline.h"
+#include "config_table.h"
+#include "json_number.h"
 #include "losses.h"
 #include <fcntl.h>
 #include <math.h>
@@ -9,7 +11,7 @@
 
 void trace_open(Trace *t, const Config *cfg, int64_t per_step, Arena *host)
 {
-    *t = (Trace){.steps = cfg->trace_steps, .max = cfg->trace_steps.n * per_step};
+    *t = (Trace){.cfg = cfg, .max = cfg->trace_steps.n * per_step};
     t->ring = t->max ? arena_take(host, (size_t)t->max * sizeof *t->ring) : NULL;
 }
 
@@ -68,8 +70,8 @@ static void close_window(Trace *t, double at)
 static int is_listed(const Trace *t, int64_t step)
 {
     int listed = 0;
-    for (int i = 0; i < t->steps.n && t->max; i++)
-        listed |= atoll(t->steps.v[i]) == step;
+    for (int i = 0; t->max && i < t->cfg->trace_steps.n; i++)
+        listed |= atoll(t->cfg->trace_steps.v[i]) == step;
     return listed;
 }
 
@@ -222,6 +224,18 @@ static void gather(Timeline *out, TraceEvent *mine, Grid *g, const RankHead *hea
     }
 }
 
+/* Every key of the configuration with its value as `key=value` takes it. */
+static json_t *config_object(const Config *cfg)
+{
+    json_t *o = json_object();
+    for (int i = 0; i < OPTIONS; i++) {
+        char *text = config_text(cfg, i);
+        json_object_set_new(o, options[i].key, json_text(text));
+        free(text);
+    }
+    return o;
+}
+
 static int put_file(const Timeline *t, const char *run_dir, char why[WHY])
 {
     char *text = NULL;
@@ -262,6 +276,7 @@ void timeline_gather(Timeline *out, Trace *t, Grid *g, const PipeShape *shape)
     if (!out->ranks)
         return;
     out->shape = *shape;
+    out->config = config_object(t->cfg);
     timeline_settle(out);
 }
 

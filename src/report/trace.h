@@ -80,7 +80,7 @@ typedef struct {
 } TraceEvent;
 
 typedef struct {
-    List steps;                        /* trace_steps of the configuration */
+    const Config *cfg;
     int on;                            /* bool: the step that runs now is recorded */
     struct { int64_t step; double from, to; } window[2];   /* last recorded step, the one before */
     int64_t steps_done, steps_kept;    /* recorded steps so far; at the last time that trace_due said 1 */

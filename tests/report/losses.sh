@@ -68,6 +68,15 @@ sed -i 's/"iteration": *4/"iteration": 3/' "$work/run/plan.json"
 "$train" report "$work/run" > "$work/log" 2>&1
 table=$(sed -n '/Where a step goes/,/<\/table>/p' "$work/run/report.html")
 [ -n "$table" ] && ! echo "$table" | grep -q 'planned' && ! grep -q planned "$work/log" || fail "the plan of another step"
+# the plan is that of the layout that recorded the step, whatever the run went on with; a trace that does not say it has none
+"$train" "$work/tiny.yaml" "save=$work/run" load=latest train_iters=6 micro_batch_size=2 > "$work/log" 2>&1 || fail "no resume on one rank"
+grep -q 'pipeline_model_parallel_size: 1$' "$work/run/config.yaml" || fail "the run goes on with another layout"
+"$train" report "$work/run" --machine a100-80gb --json > "$work/again" 2> "$work/log" && cmp -s "$work/again" "$work/json" ||
+    fail "another plan after the run went on: $(diff "$work/json" "$work/again")"
+sed -i '/"name":"configuration"/d' "$work/run/trace.json"
+"$train" report "$work/run" --machine a100-80gb > "$work/log" 2>&1
+[ $? = 2 ] && [ "$(wc -l < "$work/log")" = 1 ] && grep -q '^error\[usage\] .*trace.json does not say .*; change: ' "$work/log" ||
+    fail "a plan beside a step whose layout is not known"
 # what is not there
 "$train" "$work/tiny.yaml" "save=$work/none" 'trace_steps=[]' > "$work/log" 2>&1 || fail "untraced"
 "$train" report "$work/none" | grep -q '^no losses: ' || fail "losses of nothing"
