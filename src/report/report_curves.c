@@ -69,8 +69,11 @@ static void put_share(FILE *f, const Report *r, const double *share)
             html_put(f, "<tr><td><span class='dot %s'></span>%s</td><td class='n'>%s a step</td><td "
                      "class='n'>%.1f %%</td></tr>\n", phase[k].css, phase[k].css,
                      report_ms_text(t, share[k] / (double)r->n), 100 * share[k] / total);
-    html_put(f, "</table>\n<p class='note'>other: the rest of a step, in which a rank waits for the work of "
-             "another rank, moves messages, gathers weights or writes the log; means over the ranks.</p>");
+    html_put(f, "</table>\n<p class='note'>A wait inside of forward, backward or the optimizer&#39;s step "
+             "counts there: for the tensor, context or expert group, or for the sum of the gradients. other: "
+             "the rest of a step, in which a rank waits for the pipeline, gathers weights, starts reductions "
+             "or writes the log. The step is that of the slowest rank, the parts are means over the "
+             "ranks.</p>");
     card_close(f);
 }
 

@@ -475,7 +475,8 @@ static void test_report(void)
     CHECK(end && !memmem(card, (size_t)(end - card), "n/a", 3) &&
               memmem(card, (size_t)(end - card), "in all", 6),
           "memory");
-    CHECK(strstr(page, "class=\"dot other\"") && strstr(page, "other: the rest of a step"),
+    CHECK(strstr(page, "class=\"dot other\"") && strstr(page, "other: the rest of a step") &&
+              strstr(page, "A wait inside of forward, backward or the optimizer&#39;s step counts there"),
           "other is explained");
     CHECK(strstr(page, "\"of\":\"tokens\"") && strstr(page, "\"of\":\"time\"") &&
               strstr(page, "\"unit\":\"seconds\""),
