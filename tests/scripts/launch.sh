@@ -82,9 +82,9 @@ try() { # WAY DELAY CODES
     # 138 (SIGUSR1 killed it) is right only for a job that had printed nothing
     [ $rc != 138 ] || [ ! -s "$work/out" ] || wrong="code $rc"
     case $way in
-    mpirun* | job)  # told to end, it kills its ranks, one of which may see that first
+    mpirun* | job)  # told to end, it kills its ranks; killed, they leave when they see it: another rank may see that first
         case $way$(grep '^error\[' "$work/out" | sed 's/].*//') in
-        mpirun*'error[launcher-lost' | 'joberror[launcher-lost' | 'mpirun-TERMerror[rank-lost') ;;
+        mpirun*'error[launcher-lost' | 'joberror[launcher-lost' | mpirun*'error[rank-lost') ;;
         *) wrong="$wrong; its error line" ;;
         esac ;;
     esac
