@@ -116,7 +116,7 @@ void schedule_open(Schedule *s, const ScheduleSet *set, int rank, const Expand *
         step_end(&x);
     if (e->gather)
         gather(&x);
-    slots_open(s, set, rank);
+    slots_open(s, set, rank, e->units);
     free(x.base);
 }
 

@@ -175,7 +175,7 @@ typedef struct {
 
 /* Lifetimes of a microbatch's data in a chunk, first and last instruction included. Neighbouring stages on
  * one rank have no message between them: the model hands over. FORWARD has SLOT_FD only, which ends with SA,
- * or with the F of the next stage on the same rank. */
+ * or with the F of the next stage on the same rank; where that has no units, with the end of its SLOT_FD. */
 enum {
     SLOT_FD,   /* from RA to D or B; first stage, or behind a neighbour on this rank: from F */
     SLOT_FW,   /* from F to W or B */

@@ -83,16 +83,26 @@ static void end_late(Slots *p, int n)
     memmove(p->late, p->late + n, (size_t)p->nlate * sizeof *p->late);
 }
 
-static void place_forward(const PipeShape *s, int rank, const Instr *i, Slots *p)
+/* Ends FD of a microbatch in a chunk. What a chunk without units passes on is in the place of the one
+ * before. */
+static void end_forward(const PipeShape *s, int rank, int chunk, int mb, const int *units, Slots *p)
+{
+    int before = neighbour(s, rank, chunk, -1);
+    give(p, chunk * s->m + mb, 0);
+    if (before >= 0 && !units[chunk])
+        end_forward(s, rank, before, mb, units, p);
+}
+
+static void place_forward(const PipeShape *s, int rank, const Instr *i, const int *units, Slots *p)
 {
     int at = i->chunk * s->m + i->mb, before = neighbour(s, rank, i->chunk, -1);
     int last = pipe_stage(s, rank, i->chunk) == s->p * s->v - 1;
     if (i->op == I_RA || i->op == I_F)
         take(p, at);
-    if (i->op == I_F && before >= 0)
-        give(p, before * s->m + i->mb, 0);
+    if (i->op == I_F && before >= 0 && units[i->chunk])
+        end_forward(s, rank, before, i->mb, units, p);
     if (i->op == I_SA || (i->op == I_F && last))
-        give(p, at, 0);
+        end_forward(s, rank, i->chunk, i->mb, units, p);
 }
 
 static void place_training(const PipeShape *s, int rank, const Instr *i, Slots p[SLOT_KINDS])
@@ -119,7 +129,7 @@ static void place_training(const PipeShape *s, int rank, const Instr *i, Slots p
         end_late(&p[SLOT_DW], late);
 }
 
-void slots_open(Schedule *s, const ScheduleSet *set, int rank)
+void slots_open(Schedule *s, const ScheduleSet *set, int rank, const int *units)
 {
     const PipeShape *shape = &set->shape;
     size_t all = (size_t)shape->v * (size_t)shape->m;
@@ -133,7 +143,7 @@ void slots_open(Schedule *s, const ScheduleSet *set, int rank)
     }
     for (int i = 0; i < set->rank[rank].n; i++)
         if (shape->kind == SCHEDULE_FORWARD)
-            place_forward(shape, rank, &set->rank[rank].list[i], &p[SLOT_FD]);
+            place_forward(shape, rank, &set->rank[rank].list[i], units, &p[SLOT_FD]);
         else
             place_training(shape, rank, &set->rank[rank].list[i], p);
     for (int k = 0; k < SLOT_KINDS; k++) {

@@ -3,6 +3,7 @@
 #define SLOTS_H
 #include "schedule.h"
 
-/* Fills slots, slot, life of a schedule whose v, m are set, from the rank's list of compute and messages. */
-void slots_open(Schedule *s, const ScheduleSet *set, int rank);
+/* Fills slots, slot, life of a schedule whose v, m are set, from the rank's list of compute and messages.
+ *   units  in  [v] as in Expand */
+void slots_open(Schedule *s, const ScheduleSet *set, int rank, const int *units);
 #endif

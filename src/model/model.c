@@ -386,8 +386,11 @@ void model_send_activation(void *model, const Instr *i)
 {
     Model *m = model;
     Comm *pp = &m->grid->axis[AXIS_PP];
+    const Chunk *c = &m->held.chunk[i->chunk];
     SlotFD *s = fd_of(m, i->chunk, i->mb);
-    Mat y = s->in[m->held.chunk[i->chunk].groups];
+    Mat y = s->in[c->groups];
+    for (; !c->groups && c->prev_here >= 0; c = &m->held.chunk[c->prev_here])      /* y is in that slot */
+        s = fd_of(m, c->prev_here, i->mb);
     s->sent = pp->send(pp, y.p, y.rows * y.cols, y.type, m->held.chunk[i->chunk].next);
 }
 

@@ -295,7 +295,8 @@ static int stage_is_alone(const PipeShape *s, int stage, int by, int rank)
  *
  *   from  out  [chunk*m + mb]  position of the first instruction that uses the microbatch's slot; -1: none
  *   to    out  [chunk*m + mb]  position of the last one */
-static void lifetimes(const PipeShape *s, int rank, const InstrList *l, int kind, int *from, int *to)
+static void lifetimes(const PipeShape *s, int rank, const InstrList *l, const int *units, int kind, int *from,
+                      int *to)
 {
     for (int i = 0; i < s->v * s->m; i++)
         from[i] = to[i] = -1;
@@ -326,16 +327,25 @@ static void lifetimes(const PipeShape *s, int rank, const InstrList *l, int kind
             to[at] = w || k->op == I_SG ? i : to[at];
         }
     }
+    /* a chunk without units passes on what lies in the place of the chunk before */
+    for (int again = 0; again < s->v && s->kind == SCHEDULE_FORWARD && kind == SLOT_FD; again++)
+        for (int c = 0; c < s->v; c++)
+            for (int b = 0; b < s->v && !units[c]; b++)
+                for (int mb = 0; mb < s->m; mb++)
+                    if (stage_at(s, rank, b) == stage_at(s, rank, c) - 1 &&
+                        to[b * s->m + mb] < to[c * s->m + mb])
+                        to[b * s->m + mb] = to[c * s->m + mb];
 }
 
 static size_t packed[3];        /* bytes held at most, of places, of slots, of all lists */
 
-static void check_slots(const PipeShape *s, int rank, const InstrList *l, const Schedule *e)
+static void check_slots(const PipeShape *s, int rank, const InstrList *l, const int *units,
+                        const Schedule *e)
 {
     int n = s->v * s->m, *from = xcalloc(2 * (size_t)n, sizeof *from), *to = from + n;
     for (int kind = 0; kind < SLOT_KINDS; kind++) {
         int peak = 0;
-        lifetimes(s, rank, l, kind, from, to);
+        lifetimes(s, rank, l, units, kind, from, to);
         for (int a = 0; a < n; a++) {
             int live = 0, slot = e->slot[kind][a];
             if (from[a] < 0) {
@@ -361,13 +371,13 @@ static void check_slots(const PipeShape *s, int rank, const InstrList *l, const 
 
 /* Places of data of random sizes: none lies over another that is held at the same time, and all together
  * take no more than slots, of which each lifetime has as many as it needs, of the largest chunk's size. */
-static void check_places(const PipeShape *s, int rank, const InstrList *l, Schedule *e)
+static void check_places(const PipeShape *s, int rank, const InstrList *l, const int *units, Schedule *e)
 {
     int n = s->v * s->m, *from = xcalloc(6 * (size_t)n, sizeof *from), *to = from + 3 * n, even = dice(3);
     size_t bytes[SLOT_KINDS][16], slots = 0, held = 0, end = 0;
     for (int k = 0; k < SLOT_KINDS; k++) {
         size_t largest = 0;
-        lifetimes(s, rank, l, k, from + k * n, to + k * n);
+        lifetimes(s, rank, l, units, k, from + k * n, to + k * n);
         for (int c = 0; c < s->v; c++) {
             bytes[k][c] = c && even ? bytes[k][0] : (size_t)ARENA_ALIGN * (size_t)dice(100);
             largest = bytes[k][c] > largest ? bytes[k][c] : largest;
@@ -523,8 +533,8 @@ static void check_expanded(const ScheduleSet *set, int rank, const Expand *e)
         CHECK(w.reduces[u] == want && !w.gathered[u], "rank %d: unit %d reduced %d times, not %d", rank, u,
               w.reduces[u], want);
     }
-    check_slots(&set->shape, rank, &set->rank[rank], &x);
-    check_places(&set->shape, rank, &set->rank[rank], &x);
+    check_slots(&set->shape, rank, &set->rank[rank], e->units, &x);
+    check_places(&set->shape, rank, &set->rank[rank], e->units, &x);
     schedule_close(&x);
 }
 

@@ -1,0 +1,32 @@
+#!/bin/sh
+# tests/training/eval_layouts.sh -- evaluations between the steps of pipelines, also of stages without layers that pass on
+# what they get: the validation loss is that of one rank.
+set -e
+work=${WORK:?} here=$PWD launch=$PWD/scripts/launch
+. tests/tiny.sh
+cd "$work"
+"$TRAIN" tokenize "$here/parallel" -o corpus > /dev/null 2>&1
+tiny tiny.yaml train.global_batch_size=8 train.eval_interval=1 train.eval_iters=4 precision.params_dtype=fp64 \
+    model.hidden_dropout=0 model.attention_dropout=0 checkpoint.save_at_end=false
+fail() { echo "FAILED: $*"; cat log; exit 1; }
+losses() { sed -n 's/.*"valid_loss": \([0-9.]*\),.*/\1/p' "$1/metrics.jsonl"; }
+"$TRAIN" tiny.yaml save=one > log 2>&1 || fail one rank
+losses one > want
+[ "$(wc -l < want)" = 2 ] || fail "no two evaluations"
+# layout RANKS KEY...: the same losses to 9 digits
+layout() {
+    ranks=$1
+    shift
+    rm -rf run
+    "$launch" -n "$ranks" tiny.yaml save=run pipeline_model_parallel_size="$ranks" "$@" > log 2>&1 || fail "$*"
+    losses run | paste want - | awk '{ d = $1 / $2 - 1; if (d > 1e-9 || d < -1e-9) bad = 1 } END { exit bad || NR != 2 }' ||
+        fail "$*: $(losses run | tr '\n' ' '), not $(tr '\n' ' ' < want)"
+}
+for schedule in zb-v v-half v-min dualpipev; do
+    layout 2 pipeline_schedule=$schedule "pipeline_model_parallel_layout='Ett|||L'"
+done
+layout 2 pipeline_schedule=zb-v "pipeline_model_parallel_layout='Et|t||L'"
+layout 2 pipeline_schedule=zb-v "pipeline_model_parallel_layout='E||t|tL'"
+layout 3 pipeline_schedule=zb-v "pipeline_model_parallel_layout='E|t|||t|L'"
+layout 2 pipeline_schedule=interleaved num_virtual_stages_per_pipeline_rank=3 "pipeline_model_parallel_layout='E||t|||tL'"
+layout 2 pipeline_schedule=1f1b
