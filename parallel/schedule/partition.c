@@ -482,13 +482,14 @@ static double bytes_of(const Share *s, const Partition *out, const ScheduleSet *
     return all;
 }
 
-/* The makespan of a V in zb-v's order; INFINITY: that does not fit. lists: as in ordered. */
+/* The makespan of a V in zb-v's order, of one stage a rank in 1F1B's; INFINITY: it does not fit. lists: as in
+ * ordered. */
 static double as_published(const Share *s, const Partition *out, PipeShape shape, InstrList *lists)
 {
     ScheduleSet set;
     Simulation sim;
     int fits = 1;
-    shape.kind = SCHEDULE_ZB_V;
+    shape.kind = out->vee ? SCHEDULE_ZB_V : SCHEDULE_1F1B;
     shape.weight_share = 1;                    /* so that W does not wait for ever */
     schedules_open(&set, &shape);
     for (int r = 0; r < s->p && s->u->fixed; r++)
@@ -636,7 +637,7 @@ void partition_search(Partition *out, const Units *u, int v, int vee, int publis
     Favourites known = {0};
     *out = (Partition){.v = v, .vee = vee, .published = published, .makespan = INFINITY,
                        .first = xcalloc((size_t)(u->shape.p * v) + 1, sizeof *out->first)};
-    BUG_ON((vee && v != 2) || (published && !vee));
+    BUG_ON((vee && v != 2) || (published && !vee && v != 1));
     share_open(&s, u, v, vee, most);
     Partition trial = *out;
     size_t bytes = ((size_t)(s.p * v) + 1) * sizeof *trial.first;

@@ -29,7 +29,7 @@ typedef struct {
 
 typedef struct {
     int v, vee;                /* stages of a rank; bool, they lie in a V, else in a loop */
-    int published;             /* bool: in the orders of zb-v, else in those of search.h */
+    int published;             /* bool: in the orders of zb-v or 1F1B, else in those of search.h */
     int *first;                /* [p * v + 1] first unit of each stage; n. In a loop a stage may be empty */
     double makespan;           /* of the order of these stages; INFINITY: nothing was found that fits */
     InstrList *list;           /* [p] that order: compute of every rank */
@@ -48,7 +48,7 @@ double partition_bound(const Units *u, int v, int vee);
 double units_bound(const Units *u);
 
 /* Finds a partition. Counts its work and does not time it: equal units give equal partitions. Allocates.
- *   v, vee, published  in  as in Partition; published: with a V alone
+ *   v, vee, published  in  as in Partition; published: a V, or one stage a rank
  *   most               in  partitions that may be ordered */
 void partition_search(Partition *out, const Units *u, int v, int vee, int published, int most);
 void partition_close(Partition *p);

@@ -171,10 +171,10 @@ static void plan_winner(Joint *j, const JointAsk *ask)
 
 /* ---- the search ---- */
 
-/* Placements of stages: of a rank; bool, in a V; bool, in the orders of zb-v. Three a rank only where fewer
- * leave a gap, and so zb-v's orders. */
+/* Placements of stages: of a rank; bool, in a V; bool, in published orders: zb-v's, 1F1B's, which needs least
+ * memory. Three a rank and published orders only where the others leave a gap. */
 static const struct { int v, vee, published; } placement[PLACEMENTS] = {
-    {1, 0, 0}, {2, 1, 0}, {2, 0, 0}, {2, 1, 1}, {3, 0, 0}};
+    {1, 0, 0}, {2, 1, 0}, {2, 0, 0}, {2, 1, 1}, {1, 0, 1}, {3, 0, 0}};
 static const double gap = 0.02;
 
 static int possible(const Units *u, int place)

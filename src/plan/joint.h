@@ -27,7 +27,7 @@ typedef struct {
     int64_t memory;            /* bytes of the fullest rank */
 } Planned;
 
-enum { PLACEMENTS = 5 };
+enum { PLACEMENTS = 6 };
 
 typedef struct {
     Partition best;

@@ -65,6 +65,16 @@ holds "$pipeline >= $bound && $pipeline < 1.1 * $bound" "the search with experts
 planned "$experts"
 measured "$experts"
 
+# With memory for little more than 1F1B with full recomputation, what is found is as fast as that.
+tiny "$work/tight.yaml" model.num_layers=4 model.hidden_size=512 model.seq_length=512 model.hidden_dropout=0.1 \
+    model.untie_embeddings_and_output_weights=true moe.num_moe_experts=4 moe.moe_ffn_hidden_size=512 moe.moe_layer_freq=2 \
+    train.global_batch_size=8 parallel.pipeline_model_parallel_size=4 precision.params_dtype=bf16
+printf 'machine: {like: h100}\ndevice: {memory_gib: 0.1007, reserve_gib: 0}\n' > "$work/little.yaml"
+"$TRAIN" plan "$work/tight.yaml" --world 4 --machine "$work/little.yaml" --search "$work/lists.csv" > "$work/out" 2> "$work/err" ||
+    fail "little memory"
+grep -q '^beside .*recomputing full' "$work/out" || fail "nothing recomputed: $(cat "$work/out")"
+grep -q '^beside .* 1\.[0-9]* times as long' "$work/out" || fail "slower than 1F1B: $(cat "$work/out")"
+
 # The winner trains as any other schedule.
 tiny "$work/tiny.yaml" model.num_layers=6 model.untie_embeddings_and_output_weights=true train.global_batch_size=8 \
     parallel.pipeline_model_parallel_size=2 precision.params_dtype=fp64
