@@ -620,7 +620,7 @@ static void finish(Share *s, Partition *out)
     out->all = xcalloc(p * most, sizeof *out->all);
     Favourites best = {0};
     for (int i = 0; i < SETTLES && !fits; i++) {
-        best.n = i % 2 ? best.n : 0;           /* all rules, then the best of them */
+        best.n = i % 2 || i > 2 ? best.n : 0;  /* all rules, then the best of them */
         for (size_t r = 0; r < p; r++)
             out->list[r] = (InstrList){0, out->all + r * most};
         if (isinf(ordered(s, out, &best, REFINE, out->list)))
