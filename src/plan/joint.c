@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Partitions ordered in one placement of stages; fewer by SLOWER in zb-v's orders, which take longer, and
- * with three stages a rank. */
+/* Partitions ordered in one placement of stages; fewer by SLOWER in published orders, of which zb-v's take
+ * longer, and with three stages a rank. */
 enum { ORDERS_MOST = 1000, ORDERS_LEAST = 40, SLOWER = 8 };
-enum { ORDERED = 700000 };    /* microbatches of stages in them; so many take seconds */
+enum { ORDERED = 700000 };     /* microbatches of stages in them; so many take seconds */
 enum { CHANGES = 20, ATTEMPTS = 3, EVEN_MOST = 16 };
 
 /* What the searched keys are set to first, so that none of the configuration's is left. */
