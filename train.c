@@ -470,13 +470,16 @@ static void say_command(const Training *t, const char *load)
     const char *kind = samples ? "train_samples" : "train_iters";
     const char *const without[] = {"load", "overwrite", "finetune", finished ? kind : NULL, NULL};
     char *longer = finished ? xasprintf(" %s=%ld", kind, 2 * (length > done ? length : done)) : xstrdup("");
-    char *with = xasprintf(" load=%s%s%s%s", load,
+    char *from = xasprintf("load=%s", load), *word = args_text(1, &from);
+    char *with = xasprintf("%s%s%s%s", word,
                            c->overwrite && !is_given(t, "overwrite") ? " overwrite=false" : "",
                            c->finetune && !is_given(t, "finetune") ? " finetune=false" : "", longer);
     char *line = start_command(c, t->argc, t->argv, without, with);
     printf("go on   %s\n", line);
     free(line);
     free(with);
+    free(word);
+    free(from);
     free(longer);
 }
 

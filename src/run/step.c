@@ -1,4 +1,5 @@
 /* step -- what the instructions of a step do, the end of a step, evaluation and generation */
+#include "config_table.h"
 #include "flight.h"
 #include "kept.h"
 #include "lr.h"
@@ -73,7 +74,8 @@ static int scale_allows(Run *r)
             "lower lr, or lower %s",
             (long long)(r->progress.iteration + 1), optimizer_blame(&r->opt, &v, NULL),
             moves ? "smallest" : "fixed", moves ? c->min_loss_scale : c->loss_scale,
-            moves ? "" : ", as in 99 iterations before it", moves ? "min_loss_scale" : "loss_scale");
+            moves ? "" : textf(", as in %d iterations before it", OVERFLOWS_MOST - 1),
+            moves ? "min_loss_scale" : "loss_scale");
     }
     if (overflow)
         optimizer_go(&r->opt);

@@ -62,6 +62,9 @@ run save=A load=latest train_iters=2
 grep '^go on' log | grep -q 'train_iters=16' || fail "a length that is done"
 run save=K train_iters=8 load=A
 grep '^go on' log | grep -q 'save=K.* load=A.* train_iters=16' || fail "not from A"
+cp -r A "a folder"
+run save=K train_iters=8 load="a folder"
+grep '^go on' log | grep -q "save=K.* 'load=a folder'.* train_iters=16" || fail "not from the folder"
 [ ! -e K/checkpoints ] || fail "K has a checkpoint"
 
 # load=latest of a command that reads is the newest of save
