@@ -140,7 +140,9 @@ endif
 else ifeq ($(CUDA),emulated)
 BUILD    := $(CPU:build/cpu=build)$(if $(filter build/cpu,$(CPU)),/emulated,-emulated)
 INC_cuda := -Itests/emulation/include $(INC_cuda)
-CUDA_CXX  = $(CXX) -x c++ -std=gnu++17 $(COMMON) -O1 -fno-exceptions -fno-rtti -Wno-unknown-pragmas \
+# a GPU contracts a * b + c, and so does the emulation where the CPU can
+CUDA_FMA := $(if $(shell grep -m1 -ow fma /proc/cpuinfo 2> /dev/null),-mfma -fexpensive-optimizations)
+CUDA_CXX  = $(CXX) -x c++ -std=gnu++17 $(COMMON) -O1 $(CUDA_FMA) -fno-exceptions -fno-rtti -Wno-unknown-pragmas \
             -Wno-sign-compare -Wno-uninitialized -Wno-maybe-uninitialized
 EMULATION := $(wildcard tests/emulation/*.cpp tests/emulation/*.c)
 CUDA_SRC := $(filter-out kernels/cuda/libraries.c $(CUDNN_OFF),$(CUDA_SRC)) $(EMULATION)
@@ -173,6 +175,8 @@ endif
 # The same bits on every CPU, and on GPUs.
 EXTRA_kernels/normals := -ffp-contract=off
 EXTRA_kernels/cuda/normals := $(if $(filter 1,$(CUDA)),-fmad=false,-ffp-contract=off)
+# the same bits however masters are kept
+EXTRA_kernels/cuda/optimizer := $(EXTRA_kernels/cuda/normals)
 # Files that use instructions beyond their directory's set, behind run-time detection.
 ifeq ($(ARCH),x86_64)
 EXTRA_kernels/cpu/amx     := $(filter-out -D%,$(ISA_avx512)) -mavx512bf16 -mamx-tile -mamx-bf16

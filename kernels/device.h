@@ -81,6 +81,7 @@ typedef struct {
     uint32_t seen;              /* bits of the largest magnitude since the last fp8_next */
     float scale;                /* what a delayed cast multiplies elements by; 0: unknown, 1 is used */
     float history[FP8_HISTORY]; /* largest magnitudes of earlier steps, newest first */
+    uint32_t zero[3];           /* cuBLASLt reads `inverse` only at multiples of 16 bytes */
 } Fp8Scale;
 /* Where a cast takes its scale from: from the matrix's own largest magnitude; from those before, which
  * fp8_next has stored; or, with no Fp8Scale, from the largest magnitude of each block: of FP8_BLOCK numbers

@@ -115,7 +115,11 @@ size_t attention_room(const AttentionCall *c)
     const Attention *s = &c->shape;
     size_t small = (size_t)16 << 20, rows = heads_rows(s), dim = (size_t)s->dim;
     size_t each = s->heads > s->kv_heads ? 2 * rows * dim * dtype_size(c->mat[0].type) : 0;
-    return c->backward ? small + rows * (dim + 1) * sizeof(float) + each : small;
+    size_t sums = rows * (dim + 1) * sizeof(float), seq = (size_t)positions_rows(&s->q);
+    size_t square = (size_t)s->heads * seq * seq * dtype_size(c->mat[0].type), most = (size_t)256 << 20;
+    size_t squares = (size_t)s->batch * square < most ? (size_t)s->batch * square : square < most ? most : 0;
+    sums = sums > squares ? sums : squares;
+    return c->backward ? small + sums + each : small;
 }
 
 size_t attention_bytes(const Products *p)

@@ -191,17 +191,17 @@ def need(build, programs):
         sys.exit(f"error[gpu] make CUDA={kind} failed; change: see above")
 
 
-def make_tokens(prefix, vocabulary, n):
-    """Random tokens, low numbers more often, as a Megatron pair."""
+def make_tokens(prefix, vocabulary, n, code="H"):
+    """Random tokens, low numbers more often, as a Megatron pair: of 16 bits, or with code "i" of 32."""
     if os.path.exists(f"{prefix}.idx"):
         return
     os.makedirs(os.path.dirname(prefix), exist_ok=True)
     draw = random.Random(0)
-    tokens = array.array("H", (int(vocabulary * draw.random() ** 2) for _ in range(n)))
+    tokens = array.array(code, (int(vocabulary * draw.random() ** 2) for _ in range(n)))
     with open(f"{prefix}.bin", "wb") as f:
         tokens.tofile(f)
     with open(f"{prefix}.idx", "wb") as f:
-        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8, 1, 2, len(tokens), 0, 0, 1))
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8 if code == "H" else 4, 1, 2, len(tokens), 0, 0, 1))
 
 
 def last_line(text):

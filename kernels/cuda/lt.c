@@ -380,5 +380,11 @@ void lt_multiply(Lt *lt, const LtProduct *q)
         die(EXIT_RESOURCE, "cublaslt", "no algorithm for a product: %s; change: another release of the CUDA "
             "libraries, or other sizes (multiples of 16 always have one)", text);
     }
-    lt_ok(lt->api, multiply(lt, p, q), "cublasLtMatmul");
+    cublasStatus_t e = multiply(lt, p, q);
+    if (e != CUBLAS_STATUS_SUCCESS) {
+        char text[ALGORITHM_KEY];
+        key_text(lt, &p->key, text);
+        die(EXIT_RESOURCE, "cublaslt", "cublasLtMatmul: %s: %s; change: another release of the CUDA libraries, "
+            "or see what nvidia-smi and dmesg say of the GPU", lt->api->cublasLtGetStatusString(e), text);
+    }
 }

@@ -1,4 +1,4 @@
-/* bench_cuda [--json] [--quick] -- speed of every op that training spends time in, on one GPU, against
+/* bench_cuda [--json] [--quick] [--only TEXT] -- speed of every op that training spends time in, on one GPU, against
  * its ceiling. The ceiling of ops that are bound by memory is the bytes a second of a copy; that of
  * attention and linear layers is the FLOP/s of a square BF16 matmul (layers in FP8 may reach 200 %).
  *
@@ -6,7 +6,7 @@
  * the median of five such loops counts. Attention runs once more through cuDNN, where cuDNN computes it.
  * The bytes of an op are the least that it must move: each operand that it reads or writes, once.
  * Numbers are random: a GPU multiplies zeros faster. --quick: small operands, each op twice; the figures
- * mean nothing. */
+ * mean nothing. --only: ops with TEXT in their name, and the ceilings. */
 #include "cuda.h"
 #include "exact.h"
 #include "products.h"
@@ -519,12 +519,15 @@ int main(int argc, char **argv)
 {
     static Bench b;
     int json = 0, quick = 0;
+    const char *only = "";
     Clock clock;
     Algorithms known = {0};
     double ceiling[2] = {1, 1};
     for (int i = 1; i < argc; i++) {
         json |= !strcmp(argv[i], "--json");
         quick |= !strcmp(argv[i], "--quick");
+        if (!strcmp(argv[i], "--only") && i + 1 < argc)
+            only = argv[++i];
     }
     cuda_open(&b.d, F32, 0);
     open_bench(&b, quick);
@@ -536,9 +539,10 @@ int main(int argc, char **argv)
     else
         printf("| op | size | rate | of the ceiling | time |\n|---|---|---|---|---|\n");
     for (int i = 0; i < CASES; i++)
-        run_case(&b, i, cases[i].name, clock, ceiling, json);
+        if (i < 2 || strstr(cases[i].name, only))
+            run_case(&b, i, cases[i].name, clock, ceiling, json);
     for (int i = 0; i < CASES; i++)
-        if (!strncmp(cases[i].name, "attention", 9))
+        if (!strncmp(cases[i].name, "attention", 9) && strstr(cases[i].name, only))
             run_cudnn(&b, i, clock, ceiling, json);
     if (json)
         printf("]}\n");

@@ -62,6 +62,16 @@ static inline double difference(const Pair *p)
     return worst;
 }
 
+/* Largest magnitude of the CPU's matrix. */
+static inline double largest_of(const Pair *p)
+{
+    double most = 0;
+    for (int64_t i = 0; i < p->host.rows * p->host.cols; i++)
+        most = fmax(most, fabs(get(p->host.p, i / p->host.cols * p->host.ld + i % p->host.cols,
+                                   p->host.type)));
+    return most;
+}
+
 /* Limit of difference: error of sums of k products of numbers around 1, added in another order, plus the
  * rounding of the output type. */
 static inline double tolerance(Dtype out, int64_t k)

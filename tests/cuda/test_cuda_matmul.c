@@ -69,11 +69,14 @@ static void test_linear(void)
         int64_t pad_x = (int64_t)draw(&s, 3), pad_y = (int64_t)draw(&s, 3), skew = (int64_t)draw(&s, 2) * 8;
         Pair x = pair_open(T, K, pad_x, 0, in, 10 * s, 1), w = pair_open(N, K, 0, 0, in, 10 * s + 1, 1);
         Pair y = pair_open(T, N, pad_y, 0, out, 0, NAN), b = pair_open(1, N, 0, skew, in, 7, 3);
+        /* the library may round a product of 16 bits before it adds the bias (13.1 on an H200 does) */
+        cpu.linear(&cpu, y.host, x.host, w.host, none);
+        double rounded = with && out != F32 ? tolerance(out, K) / 2 * largest_of(&y) : 0;
         cpu.linear(&cpu, y.host, x.host, w.host, with ? b.host : none);
         gpu.linear(&gpu, y.dev, x.dev, w.dev, with ? b.dev : none);
         double e = difference(&y);
-        CHECK(e <= tolerance(out, K), "%s T %lld in %lld out %lld bias %d to %s: off by %g", dtype_name(in),
-              (long long)T, (long long)K, (long long)N, with, dtype_name(out), e);
+        CHECK(e <= tolerance(out, K) + rounded, "%s T %lld in %lld out %lld bias %d to %s: off by %g",
+              dtype_name(in), (long long)T, (long long)K, (long long)N, with, dtype_name(out), e);
         pair_close(&x);
         pair_close(&w);
         pair_close(&y);
@@ -305,13 +308,14 @@ static void test_random(void)
     Device counting;
     Products p = {0};
     Algorithms list = {0};
-    size_t bytes = 1 << 20;
+    int64_t each = 64 * 48 + 64 * 32 + 48 * 32 + 48, most = 2 * each + 4 * 256;
+    int64_t sets = (int64_t)cuda_of(&gpu)->l2 * 4 / most;
+    size_t bytes = (size_t)(sets + 8) * (size_t)most;
     void *room = gpu.take(&gpu, bytes);
     null_open(&counting, F32);
     products_watch(&counting, &p);
     counting.linear(&counting, mat(NULL, 64, 48, BF16), mat(NULL, 64, 32, BF16), mat(NULL, 48, 32, BF16),
                     mat(NULL, 1, 48, BF16));
-    int64_t each = 64 * 48 + 64 * 32 + 48 * 32 + 48, sets = (int64_t)cuda_of(&gpu)->l2 * 4 / (2 * each);
     normals_op = gpu.normals;
     gpu.normals = count_normals;
     cuda_tune(&gpu, &p, &list, 1, room, bytes);

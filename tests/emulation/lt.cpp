@@ -209,8 +209,8 @@ static const char *blocks_wrong(const Desc *p, const Layout *a, const Layout *d)
         return "scales of 32 numbers and a part of 32 to sum";
     if (p->mode_a != BYTES && (d->rows % 4 || d->cols % 4))
         return "scales of blocks and sizes that are no multiples of 4";
-    if (!p->scale_a || !p->scale_b || (uintptr_t)p->scale_a % 16 || (uintptr_t)p->scale_b % 16)
-        return "scales of blocks that are missing, or not at a multiple of 16 bytes";
+    if (!p->scale_a || !p->scale_b)
+        return "scales of blocks that are missing";
     return NULL;
 }
 
@@ -223,6 +223,8 @@ static const char *fp8_wrong(const Desc *p, const Layout *a, const Layout *b, co
     if (a->rows % 16 || a->cols % 16 || a->ld % 16 || b->ld % 16
         || d->ld * (int64_t)type_bytes(d->type) % 16)
         return "FP8 of sizes that are no multiples of 16 bytes";
+    if ((uintptr_t)p->scale_a % 16 || (uintptr_t)p->scale_b % 16)
+        return "a scale that is not at a multiple of 16 bytes";
     return blocks_wrong(p, a, d);
 }
 

@@ -36,17 +36,35 @@ static SdpaShape shape_of(const Attention *s, int backward, const Mat mat[SDPA_M
 
 /* ---- before the first step ---- */
 
+/* Makes the graph of a shape, of the most samples that have room. Returns NULL, and why it has none for all
+ * samples, if there is none. */
+static SdpaPlan *graph_of(Sdpa *library, const SdpaShape *a, size_t room, int64_t *pieces, SdpaWhy *why)
+{
+    SdpaPlan *plan = sdpa_plan(library, a, room, why);
+    for (*pieces = 1; !plan && a->backward && *pieces < a->batch;) {
+        SdpaShape some = *a;
+        SdpaWhy other;
+        do
+            ++*pieces;
+        while (a->batch % *pieces);
+        some.batch = a->batch / *pieces;
+        plan = sdpa_plan(library, &some, room, &other);
+    }
+    return plan;
+}
+
 static void add_call(Cuda *c, CudaAttention *t, const SdpaShape *a, size_t room, AttentionUse *use)
 {
     SdpaWhy why = {""};
-    SdpaPlan *plan = sdpa_plan(t->library, a, room, &why);
+    int64_t pieces;
+    SdpaPlan *plan = graph_of(t->library, a, room, &pieces, &why);
     if (a->backward)
         use->backward++, use->fused_backward += !!plan;
     else
         use->forward++, use->fused_forward += !!plan;
     if (plan) {
         t->entry = xrealloc(t->entry, (size_t)(t->n + 1) * sizeof *t->entry);
-        t->entry[t->n++] = (AttentionEntry){*a, plan};
+        t->entry[t->n++] = (AttentionEntry){*a, plan, pieces};
     } else if (!*use->why) {
         snprintf(use->why, sizeof use->why, "%s of heads of %d on %.60s: %.160s",
                  a->backward ? "backward" : "forward", a->dim, c->gpu, why.text);
@@ -137,13 +155,16 @@ void attention_fused(Cuda *c, const AttentionEntry *e, const Mat mat[SDPA_MATS],
 {
     void *at[SDPA_MATS];
     float *statistics = (float *)c->attention->workspace;
+    int64_t tokens = e->shape.batch / e->pieces * e->shape.seq;
     size_t rows = (size_t)(e->shape.batch * e->shape.seq * e->shape.heads);
     char *rest = c->attention->workspace + attention_up(rows * sizeof *statistics);
-    for (int i = 0; i < SDPA_MATS; i++)
-        at[i] = mat[i].p;
     if (e->shape.backward)
         attention_pack(c, statistics, lse, e->shape.seq);
-    sdpa_run(c->attention->library, e->plan, at, statistics, rest);
+    for (int64_t p = 0; p < e->pieces; p++) {
+        for (int i = 0; i < SDPA_MATS; i++)
+            at[i] = mat[i].p ? mat_at(mat[i], p * tokens, 0) : NULL;
+        sdpa_run(c->attention->library, e->plan, at, statistics + p * tokens * e->shape.heads, rest);
+    }
     if (!e->shape.backward)
         attention_unpack(c, lse, statistics, e->shape.seq);
 }

@@ -8,8 +8,9 @@
 extern "C" {
 #endif
 
-/* A shape that cuDNN does, and its graph. */
-typedef struct { SdpaShape shape; SdpaPlan *plan; } AttentionEntry;
+/* A shape that cuDNN does, and its graph, which is of batch / pieces samples: on Hopper a deterministic
+ * backward stores T x T numbers of each head, which a workspace has for some samples at a time. */
+typedef struct { SdpaShape shape; SdpaPlan *plan; int64_t pieces; } AttentionEntry;
 
 typedef struct CudaAttention {
     Sdpa *library;

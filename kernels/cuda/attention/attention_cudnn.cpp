@@ -231,9 +231,6 @@ static fe::error_t make(Sdpa *s, SdpaPlan *p, const SdpaShape *a, size_t bytes)
 SdpaPlan *sdpa_plan(Sdpa *s, const SdpaShape *shape, size_t bytes, SdpaWhy *why)
 {
     SdpaPlan *p = new SdpaPlan();
-    /* Hopper's deterministic gradient would take a workspace of T x T; with limit 0 it adds up dq in
-     * order. */
-    setenv("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT", "0", 0);
     p->mats = shape->backward ? SDPA_MATS : SDPA_O + 1;
     int made = 0;
     try {

@@ -53,7 +53,9 @@ __device__ __forceinline__ void softmax(float (&c)[MT][N][4], float (&largest)[M
                 top = fmaxf(top, fmaxf(c[m][n][2 * half], c[m][n][2 * half + 1]));
             top = fmaxf(top, __shfl_xor_sync(EVERY_LANE, top, 1));
             top = fmaxf(top, __shfl_xor_sync(EVERY_LANE, top, 2));
-            float base = top * scale2, shrink = exp2_approx(old * scale2 - base), part = 0;
+            /* the difference first: contracted, old * scale2 - base is rounding errors of -1e30 where the
+             * row has seen no key yet */
+            float base = top * scale2, shrink = exp2_approx((old - top) * scale2), part = 0;
 #pragma unroll
             for (int n = 0; n < N; n++)
 #pragma unroll

@@ -7,14 +7,15 @@
 enum { WARM = 2, TIMED = 8 };
 
 /* All that a time may depend on, as text, for the file of known algorithms. */
-static void key_text(const Cuda *c, const SdpaShape *a, char text[ALGORITHM_KEY])
+static void key_text(const Cuda *c, const AttentionEntry *e, char text[ALGORITHM_KEY])
 {
+    const SdpaShape *a = &e->shape;
     char ld[SDPA_MATS * 8] = "";
     for (int i = 0, at = 0; i <= (a->backward ? SDPA_DV : SDPA_O) && at < (int)sizeof ld; i++)
         at += snprintf(ld + at, sizeof ld - (size_t)at, " %lld", (long long)a->ld[i]);
-    int n = snprintf(text, ALGORITHM_KEY, "attention %s %s, %.64s: %s %lld x %lld, heads %d to %d of %d, "
+    int n = snprintf(text, ALGORITHM_KEY, "attention %s %s, %.64s: %s %lld / %lld x %lld, heads %d to %d of %d, "
                      "window %lld, ld%s", a->backward ? "backward" : "forward",
-                     sdpa_name(c->attention->library), c->gpu, dtype_name(a->type), (long long)a->batch,
+                     sdpa_name(c->attention->library), c->gpu, dtype_name(a->type), (long long)a->batch, (long long)e->pieces,
                      (long long)a->seq, a->heads, a->kv_heads, a->dim, (long long)a->window, ld);
     BUG_ON(n >= ALGORITHM_KEY);
 }
@@ -96,7 +97,7 @@ void cuda_attention_time(Device *d, Algorithms *known, void *memory, size_t byte
         const AttentionEntry *e = &c->attention->entry[i];
         Algorithm one = {0};
         Mat mat[SDPA_MATS], stats[2];
-        key_text(c, &e->shape, one.key);
+        key_text(c, e, one.key);
         const Algorithm *found = algorithms_find(known, one.key);
         if (!found && ours_do(c, e->shape.dim) && place(&e->shape, memory, bytes, mat, stats)) {
             CUDA_OK(cudaMemsetAsync(memory, 0x3c, bytes, c->compute));         /* 0.0115 in BF16 */
