@@ -384,7 +384,8 @@ void lt_multiply(Lt *lt, const LtProduct *q)
     if (e != CUBLAS_STATUS_SUCCESS) {
         char text[ALGORITHM_KEY];
         key_text(lt, &p->key, text);
-        die(EXIT_RESOURCE, "cublaslt", "cublasLtMatmul: %s: %s; change: another release of the CUDA libraries, "
-            "or see what nvidia-smi and dmesg say of the GPU", lt->api->cublasLtGetStatusString(e), text);
+        die(EXIT_RESOURCE, "cublaslt", "cublasLtMatmul: %s: %s; change: another release of the CUDA "
+            "libraries, or see what nvidia-smi and dmesg say of the GPU", lt->api->cublasLtGetStatusString(e),
+            text);
     }
 }

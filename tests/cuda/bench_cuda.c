@@ -1,5 +1,5 @@
-/* bench_cuda [--json] [--quick] [--only TEXT] -- speed of every op that training spends time in, on one GPU, against
- * its ceiling. The ceiling of ops that are bound by memory is the bytes a second of a copy; that of
+/* bench_cuda [--json] [--quick] [--only TEXT] -- speed of every op that training spends time in, on one GPU,
+ * against its ceiling. The ceiling of ops that are bound by memory is the bytes a second of a copy; that of
  * attention and linear layers is the FLOP/s of a square BF16 matmul (layers in FP8 may reach 200 %).
  *
  * An op runs in a loop between two events, long enough for 20 ms, on operands larger than the L2 cache;
