@@ -147,7 +147,7 @@ CUDA_CXX  = $(CXX) -x c++ -std=gnu++17 $(COMMON) -O1 $(CUDA_FMA) -fno-exceptions
 EMULATION := $(wildcard tests/emulation/*.cpp tests/emulation/*.c)
 CUDA_SRC := $(filter-out kernels/cuda/libraries.c $(CUDNN_OFF),$(CUDA_SRC)) $(EMULATION)
 LDLIBS   += $(CXX_LIB)
-CUDA_TESTS += $(wildcard tests/cuda/test_emulation*.cpp)
+CUDA_TESTS += $(wildcard tests/cuda/test_emulation*.c tests/cuda/test_emulation*.cpp)
 else
 $(error CUDA=$(CUDA); change: CUDA=0, 1 or emulated)
 endif
@@ -224,6 +224,10 @@ $(BUILD)/test_cuda_%: $(BUILD)/tests/test_cuda_%.c.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 
 $(BUILD)/test_emulation: $(BUILD)/tests/test_emulation.cpp.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+
+# with the emulation's clock for the host too
+$(BUILD)/test_emulation_steps: $(BUILD)/tests/test_emulation_steps.c.o $(HOOKS) $(CUDA_OBJ) $(LIB)
+	@echo "  link $@"; $(CC) $(CFLAGS) $^ -Wl,--wrap=now -o $@ $(LDLIBS)
 
 $(BUILD)/test_%: $(CPU)/tests/test_%.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)

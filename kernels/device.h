@@ -675,6 +675,7 @@ typedef struct {
     int recomputed_output;     /* bool: recomputation makes the output of a group of layers too */
 } Keeps;
 
+enum { DEVICE_MARKS = 16 };            /* moments of `mark` that a device keeps */
 typedef struct Device Device;
 struct Device {
     const char *name;          /* "cpu" */
@@ -733,6 +734,11 @@ struct Device {
      * the ops */
     int64_t (*snapshot)(Device *d, void *dst, const void *src, size_t bytes);
     void (*wait_snapshots)(Device *d);
+    /* Times by the device's clock. mark returns a ticket of the moment when every op launched before it has
+     * run; between waits for `to` and returns the ms from one moment to the other. A ticket is good until
+     * there are DEVICE_MARKS later ones */
+    int64_t (*mark)(Device *d);
+    double (*between)(Device *d, int64_t from, int64_t to);
     /* Host memory, zeroed and pinned, so that copies run at full speed */
     void *(*host_take)(Device *d, size_t bytes);
     void (*host_give)(Device *d, void *p, size_t bytes);

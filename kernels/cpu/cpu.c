@@ -173,6 +173,20 @@ static void read_wait(Device *d, int64_t ticket) { (void)d, (void)ticket; }
 static void in_step(Device *d) { (void)d; }
 static int64_t side_end(Device *d) { (void)d; return 0; }
 
+static int64_t mark(Device *d)
+{
+    Cpu *c = cpu_of(d);
+    c->mark[c->marks % DEVICE_MARKS] = now();
+    return c->marks++;
+}
+
+static double between(Device *d, int64_t from, int64_t to)
+{
+    const Cpu *c = cpu_of(d);
+    BUG_ON(from < 0 || from > to || to >= c->marks || c->marks - from > DEVICE_MARKS);
+    return (c->mark[to % DEVICE_MARKS] - c->mark[from % DEVICE_MARKS]) * 1e3;
+}
+
 /* ---- opening ---- */
 
 void cpu_open(Device *d, Dtype real, const char *isa, int threads)
@@ -188,7 +202,8 @@ void cpu_open(Device *d, Dtype real, const char *isa, int threads)
                   .offload = read_async, .prefetch = prefetch, .stream_wait = read_wait,
                   .side_begin = in_step, .side_end = side_end, .put = put, .get = put,
                   .read_async = read_async, .read_wait = read_wait, .snapshot = read_async,
-                  .wait_snapshots = in_step, .host_take = take, .host_give = give, .sync = in_step};
+                  .wait_snapshots = in_step, .mark = mark, .between = between, .host_take = take,
+                  .host_give = give, .sync = in_step};
     tables[i][real].fill(d);
 #ifdef __x86_64__
     if (c->gemm_bf16 == &bf16dot_kernel)

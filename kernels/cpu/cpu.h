@@ -11,6 +11,8 @@ typedef struct {
     const GemmKernel *gemm;        /* products in reals; packing converts BF16 and F16 */
     const GemmKernel *gemm_bf16;   /* products of BF16 by BF16 instructions; without these, gemm */
     GemmBuffers buffers;
+    double mark[DEVICE_MARKS];     /* now() at mark t: mark[t % DEVICE_MARKS] */
+    int64_t marks;                 /* marks so far */
 } Cpu;
 
 #define ROW_SLOTS 4

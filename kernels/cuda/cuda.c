@@ -354,6 +354,24 @@ static int64_t cuda_side_end(Device *d)
     return trip_ticket(c, CUDA_ASIDE);
 }
 
+static int64_t cuda_mark(Device *d)
+{
+    Cuda *c = cuda_of(d);
+    BUG_ON(c->ops /* the moment is one of the ops' own stream */);
+    CUDA_OK(cudaEventRecord(c->mark[c->marks % DEVICE_MARKS], c->compute));
+    return c->marks++;
+}
+
+static double cuda_between(Device *d, int64_t from, int64_t to)
+{
+    Cuda *c = cuda_of(d);
+    float ms;
+    BUG_ON(from < 0 || from > to || to >= c->marks || c->marks - from > DEVICE_MARKS);
+    cuda_await(d, c->mark[to % DEVICE_MARKS]);
+    CUDA_OK(cudaEventElapsedTime(&ms, c->mark[from % DEVICE_MARKS], c->mark[to % DEVICE_MARKS]));
+    return (double)ms;
+}
+
 static void cuda_sync(Device *d)
 {
     Cuda *c = cuda_of(d);
@@ -376,16 +394,16 @@ int cuda_count(void)
     return n;
 }
 
-static void open_events(cudaEvent_t *e, int n)
+static void open_events(cudaEvent_t *e, int n, unsigned flags)
 {
     for (int i = 0; i < n; i++)
-        CUDA_OK(cudaEventCreateWithFlags(&e[i], cudaEventDisableTiming));
+        CUDA_OK(cudaEventCreateWithFlags(&e[i], flags));
 }
 
 static void open_copies(CudaCopies *q, cudaStream_t stream)
 {
     q->stream = stream;
-    open_events(q->event, CUDA_TICKETS);
+    open_events(q->event, CUDA_TICKETS, cudaEventDisableTiming);
 }
 
 static cudaStream_t new_stream(void)
@@ -419,8 +437,8 @@ void cuda_open(Device *d, Dtype real, int index)
                   .stream_wait = cuda_stream_wait, .side_begin = cuda_side_begin, .side_end = cuda_side_end,
                   .put = cuda_put, .get = cuda_get, .read_async = cuda_read_async,
                   .read_wait = cuda_read_wait, .snapshot = cuda_snapshot,
-                  .wait_snapshots = cuda_wait_snapshots, .host_take = cuda_host_take,
-                  .host_give = cuda_host_give, .sync = cuda_sync};
+                  .wait_snapshots = cuda_wait_snapshots, .mark = cuda_mark, .between = cuda_between,
+                  .host_take = cuda_host_take, .host_give = cuda_host_give, .sync = cuda_sync};
 #define X(name, params, names) d->name = cuda_##name;
     OPS(X)
 #undef X
@@ -429,9 +447,10 @@ void cuda_open(Device *d, Dtype real, int index)
     open_copies(&c->snapshots, new_stream());
     for (int i = 0; i < CUDA_WAYS; i++)
         open_copies(&c->trips[i], new_stream());
-    open_events(c->sent, CUDA_PIECES);
-    open_events(c->landed, 2);
-    open_events(&c->before, 1);
+    open_events(c->sent, CUDA_PIECES, cudaEventDisableTiming);
+    open_events(c->landed, 2, cudaEventDisableTiming);
+    open_events(&c->before, 1, cudaEventDisableTiming);
+    open_events(c->mark, DEVICE_MARKS, cudaEventDefault);
     c->workspace = cuda_memory(CUDA_WORKSPACE);
     c->piece = pinned_memory(CUDA_PIECES * CUDA_PIECE);
     c->landing = pinned_memory(2 * CUDA_PIECE);
@@ -463,6 +482,7 @@ void cuda_close(Device *d)
     close_events(c->sent, CUDA_PIECES);
     close_events(c->landed, 2);
     close_events(&c->before, 1);
+    close_events(c->mark, DEVICE_MARKS);
     CUDA_OK(cudaFree(c->workspace));
     CUDA_OK(cudaFreeHost(c->piece));
     CUDA_OK(cudaFreeHost(c->landing));

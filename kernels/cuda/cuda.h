@@ -1,8 +1,8 @@
 /* cuda -- the state of the CUDA device: streams, events, memory. Used by this folder and by the groups
  * whose buffers are on a GPU (parallel/comm/comm_*).
  *
- * Ops are enqueued on one stream, `compute`, and return at once; the host waits only in get, read_wait
- * and sync. A CUDA call or launch that fails dies with EXIT_RESOURCE. Only the thread that opened the
+ * Ops are enqueued on one stream, `compute`, and return at once; the host waits only in get, read_wait,
+ * between and sync. A CUDA call or launch that fails dies with EXIT_RESOURCE. Only the thread that opened the
  * device may use it, except for read_wait. */
 #ifndef CUDA_H
 #define CUDA_H
@@ -54,6 +54,8 @@ typedef struct {
     CudaCopies snapshots;              /* snapshot: on a stream of its own */
     CudaCopies trips[CUDA_WAYS];       /* offload, prefetch, side stream: a stream each */
     cudaStream_t ops;                  /* from side_begin to side_end the stream of the ops; else NULL */
+    cudaEvent_t mark[DEVICE_MARKS];    /* mark t is mark[t % DEVICE_MARKS]; these events have times */
+    int64_t marks;                     /* marks so far */
     cudaEvent_t before;                /* end of the ops so far; recorded for each copy beside them */
     int unsettled;                     /* bool: `compute` does not wait yet for the last snapshot */
     void (*watch)(double waited);      /* see cuda_watch */

@@ -55,7 +55,7 @@ typedef struct {
     int64_t ticket;            /* read_wait's, for the step's verdict */
     double counted;            /* share of its tokens with a loss, as ModelNow has it */
     int64_t consumed_samples;  /* before the step */
-    double start;              /* now() at the launch */
+    int64_t begin, end;        /* the device's marks, before the step's first op and behind its last op */
     Limits limits;             /* a step above them is a spike */
 } Launched;
 #define STEPS_OPEN 2
@@ -135,7 +135,6 @@ typedef struct {
     int64_t *counts;           /* [STEPS_OPEN] RouterStats.count of each; NULL: no experts */
     double *sums;              /* [STEPS_OPEN] RouterStats.sums of each, on the host, written by the device */
     RouterMetrics routers;     /* of the step collected last; its counts are among `counts` */
-    double seen;               /* now() when the last verdict came */
 } RunFlight;
 
 /* A tensor whose bytes are hashed, and the groups (bits) whose ranks all hold the same bytes of it. */

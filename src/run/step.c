@@ -268,7 +268,7 @@ void run_step(Run *r, const Metrics *so_far)
     Metrics *m = &s->m;
     int64_t batch = config_batch_at(c, p->consumed_samples);
     BUG_ON(run_open_steps(r) == STEPS_OPEN);
-    *s = (Launched){.m = *so_far, .consumed_samples = p->consumed_samples, .start = now(),
+    *s = (Launched){.m = *so_far, .consumed_samples = p->consumed_samples, .begin = r->dev.mark(&r->dev),
                     .limits = spikes_limits(&r->spikes, c, p->iteration + 1)};
     m->params_norm = m->num_zeros = NAN;
     flight_phase(PHASE_STEP);
@@ -297,6 +297,7 @@ void run_step(Run *r, const Metrics *so_far)
     r->arenas.run.sealed = r->arenas.host.sealed = 1;
     if (c->sdc_check_interval && p->iteration % c->sdc_check_interval == 0)
         sdc_seal(r);
+    s->end = r->dev.mark(&r->dev);
 }
 
 int run_open_steps(const Run *r) { return (int)(r->flight.launched - r->flight.collected); }
@@ -321,6 +322,8 @@ void run_collect(Run *r, Metrics *m)
     if (r->dev.late)
         flight_wait(-1);
     r->dev.read_wait(&r->dev, s->ticket);
+    /* the host's clock is of no use: the launch of the next step may have waited for room in the queue */
+    double took = r->dev.between(&r->dev, s->begin, s->end);
     if (r->dev.late)
         flight_wait_end();
     Verdict v = r->step.verdict = f->verdict[at];
@@ -337,9 +340,8 @@ void run_collect(Run *r, Metrics *m)
     m->grad_norm = v.norm;
     m->nan_iterations = r->progress.nans;
     m->memory_bytes = r->cfg->device == DEVICE_CUDA ? r->plan.memory.total : metrics_memory_resident();
-    m->elapsed_ms = (now() - fmax(s->start, f->seen)) * 1e3;
-    flight_step(m->elapsed_ms * 1e-3);
-    f->seen = now();
+    m->elapsed_ms = took;
+    flight_step(took * 1e-3);
     routers_collect(r, at);
     f->collected++;
     if (r->spikes.now.iteration)

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -35,6 +36,8 @@ static std::map<cudaEvent_t, int> events;
 static pthread_mutex_t lock;
 static int no_device, depth, inside, device, waits_for_others, until_rank, until_haste, haste;
 static uint64_t random_state, calls;
+static int64_t work_takes, queue_most;     /* EMULATION_CLOCK in ns, EMULATION_QUEUE; 0: without */
+static std::atomic<int64_t> counted;       /* ns of the counted clock */
 static thread_local cudaError_t last_error;
 static thread_local int chose_device;      /* bool: the thread has called cudaSetDevice */
 static pthread_t first_thread;
@@ -66,9 +69,13 @@ uint64_t emulation_random(uint64_t n)
     return n < 2 ? 0 : (uint64_t)((unsigned __int128)(random_state * 0x2545f4914f6cdd1dull) * n >> 64);
 }
 
+double emulation_clock(void) { return 1e-9 * (double)counted; }
+
 static double seconds(void)
 {
     struct timespec t;
+    if (work_takes)
+        return emulation_clock();
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
@@ -122,6 +129,8 @@ static void open_once(void)
     pthread_mutexattr_settype(&a, PTHREAD_MUTEX_RECURSIVE);
     pthread_mutex_init(&lock, &a);
     no_device = (int)emulation_option("EMULATION_NO_DEVICE", 0);
+    work_takes = emulation_option("EMULATION_CLOCK", 0);
+    queue_most = emulation_option("EMULATION_QUEUE", 0);
     random_state = ((uint64_t)emulation_option("EMULATION_SEED", 1) + 1) * 0x9e3779b97f4a7c15ull
                    ^ ((uint64_t)emulation_option("OMPI_COMM_WORLD_RANK", 0) << 17);
     for (int i = 0; i < 16; i++)
@@ -175,6 +184,7 @@ static int run_first(cudaStream_t s)
         depth--;
         if (!done)
             return 0;
+        counted += work_takes;
     }
     s->queue.pop_front();
     s->ran++;
@@ -258,6 +268,13 @@ void stream_drain(cudaStream_t s)
     run_until(s, [&] { return s->ran >= end; });
 }
 
+void emulation_pass(double s)
+{
+    Entry e(1);
+    streams_drain();
+    counted += (int64_t)(1e9 * s);
+}
+
 /* Thread that runs items while the host makes no runtime calls. Without it ranks could deadlock: one
  * rank's work may need work of another rank whose host waits outside the runtime. */
 static void *keep_going(void *)
@@ -296,6 +313,8 @@ static void add(cudaStream_t s, Item i)
     }
     if (!depth && emulation_random(8) < (uint64_t)haste)
         run_any();
+    if (!depth && queue_most)
+        run_until(s, [&] { return (int64_t)s->queue.size() <= queue_most; });
 }
 
 void emulation_enqueue(cudaStream_t s, const char *what, std::function<void()> run)

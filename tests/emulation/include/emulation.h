@@ -21,6 +21,9 @@
  *   EMULATION_NCCL_VERSION=N  the version that NCCL reports
  *   EMULATION_ENGINES=1     copies to the host run one after the other, whatever their streams; so do copies
  *                           to the device
+ *   EMULATION_QUEUE=N       a stream holds N items: the host waits until there is room for another
+ *   EMULATION_CLOCK=NS      time is counted: a piece of work takes NS, and nothing else takes time; events
+ *                           have that time
  *   EMULATION_MEMORY=BYTES  size of device memory (default 4 GiB)
  *   EMULATION_SMS=N         number of multiprocessors (default 4)
  *   EMULATION_CAPABILITY=N  compute capability, ten times the number (default 90)
@@ -50,6 +53,11 @@ void emulation_enqueue_until(cudaStream_t s, const char *what, std::function<int
 /* Ends the process unless [p, p + bytes) is within one allocation of device memory. bytes 0: not
  * checked. */
 void emulation_check(const void *p, size_t bytes, const char *what);
+
+/* With EMULATION_CLOCK. emulation_clock: seconds of the work so far. emulation_pass: the host is busy for so
+ * many seconds; the device first runs all that it has. */
+extern "C" double emulation_clock(void);
+extern "C" void emulation_pass(double seconds);
 
 /* Random number in [0, n), from the seed. */
 uint64_t emulation_random(uint64_t n);
