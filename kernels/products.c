@@ -110,7 +110,7 @@ int attention_fusible(const AttentionCall *c)
 
 static size_t heads_rows(const Attention *s) { return (size_t)(s->batch * positions_rows(&s->q) * s->heads); }
 
-size_t attention_room(const AttentionCall *c)
+size_t attention_room(const AttentionCall *c, int any_order)
 {
     const Attention *s = &c->shape;
     size_t small = (size_t)16 << 20, rows = heads_rows(s), dim = (size_t)s->dim;
@@ -118,7 +118,7 @@ size_t attention_room(const AttentionCall *c)
     size_t sums = rows * (dim + 1) * sizeof(float), seq = (size_t)positions_rows(&s->q);
     size_t square = (size_t)s->heads * seq * seq * dtype_size(c->mat[0].type), most = (size_t)256 << 20;
     size_t squares = (size_t)s->batch * square < most ? (size_t)s->batch * square : square < most ? most : 0;
-    sums = sums > squares ? sums : squares;
+    sums = any_order || sums > squares ? sums : squares;
     return c->backward ? small + sums + each : small;
 }
 
@@ -127,7 +127,7 @@ size_t attention_bytes(const Products *p)
     size_t most = 0;
     for (int64_t i = 0; i < p->calls; i++) {
         const AttentionCall *c = &p->call[i];
-        size_t n = attention_up(heads_rows(&c->shape) * sizeof(float)) + attention_room(c);
+        size_t n = attention_up(heads_rows(&c->shape) * sizeof(float)) + attention_room(c, p->any_order);
         if (attention_fusible(c) && n > most)
             most = n;
     }

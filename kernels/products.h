@@ -37,6 +37,7 @@ typedef struct {
     int64_t n;
     AttentionCall *call;       /* [calls] each shape once */
     int64_t calls;
+    int any_order;             /* bool: cuDNN's backwards may add dq in an order that differs between runs */
 } Products;
 
 /* Makes d add each of its products and attention calls to p, each shape once.
@@ -57,9 +58,10 @@ void products_replay(const Products *p, Device *d, void *memory, size_t bytes, P
  * must be BF16 or F16, and rows and matrices must start at multiples of 16 bytes. */
 int attention_fusible(const AttentionCall *c);
 /* Most bytes of workspace that cuDNN's kernels take for one call. A backward has dq in F32 and one sum a
- * row or, on Hopper, the T x T gradients of scores, of as many samples at a time as 256 MiB hold; and where
- * query heads share keys also dk and dv of each query head. */
-size_t attention_room(const AttentionCall *c);
+ * row or, on Hopper and in a fixed order, the T x T gradients of scores, of as many samples at a time as
+ * 256 MiB hold; and where query heads share keys also dk and dv of each query head.
+ *   any_order  in  bool: see Products */
+size_t attention_room(const AttentionCall *c, int any_order);
 /* Bytes of device memory when cuDNN does every call of p that it may: the largest attention_room
  * together with that call's statistics in cuDNN's layout. */
 size_t attention_bytes(const Products *p);

@@ -97,8 +97,6 @@ static const Alias aliases[] = {
           "step_batch_size_schedule='0:64 10M:128' (from so many tokens on, so many samples a step)"),
     NEEDLESS("exit_signal_handler", "SIGUSR1 always saves and ends the run, SIGTERM as sigterm_grace allows"),
     NEEDLESS("manual_gc", "there is no garbage collector"),
-    NEEDLESS("deterministic_mode",
-             "a run on CPUs always has the same bits; on GPUs cublaslt_tune=1 fixes the choices"),
     /* optimizer */
     ALIAS("beta1", "adam_beta1"),
     ALIAS("beta2", "adam_beta2"),

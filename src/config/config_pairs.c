@@ -49,6 +49,10 @@ static int shares_data(const Config *c)
          "cuDNN's kernels do without documents: use auto, or false")                                         \
     PAIR(attention_backend, context_parallel_size, FUSED && c->context_parallel_size > 1,                    \
          "cuDNN's kernels do whole sequences: use auto, or 1")                                               \
+    PAIR(deterministic_mode, sdc_rerun,                                                                      \
+         !c->deterministic_mode && c->sdc_rerun && c->device == DEVICE_CUDA &&                               \
+             c->attention_backend != ATTENTION_BACKEND_FLASH,                                                \
+         "cuDNN's attention has other bits when a step runs again: use true, or sdc_rerun false")            \
     PAIR(straggler_threshold, device, c->straggler_threshold > 0 && c->device == DEVICE_CUDA,                \
          "own times of a GPU are not measured, the host only launches: use 0, or cpu")                       \
     PAIR(fp8, params_dtype,                                                                                  \

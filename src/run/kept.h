@@ -1,8 +1,8 @@
 /* kept -- the batch of a step that went wrong, kept in RUN/replay/iter_N.json for `train replay`.
  *
  * The state before the step is not kept: the newest checkpoint before it and the steps from there on give the
- * same bits. The file names the step, what was wrong with it, its samples, and their tokens, so that a
- * corpus that has changed since is noticed. */
+ * same bits, unless deterministic_mode is false. The file names the step, what was wrong with it, its
+ * samples, and their tokens, so that a corpus that has changed since is noticed. */
 #ifndef KEPT_H
 #define KEPT_H
 #include "run.h"

@@ -26,8 +26,8 @@ size_t run_attention_bytes(const Run *r)
     return c->device == DEVICE_CUDA && may && !unwanted(c) ? attention_bytes(&r->gpu.products) : 0;
 }
 
-/* Fills r->gpu.attention: "cuDNN 9.28.0", "our own kernels: REASON", or how many shapes each
- * computes. */
+/* Fills r->gpu.attention: "cuDNN 9.28.0", "our own kernels: REASON", or how many shapes each computes;
+ * and that the sums of cuDNN's backwards have no fixed order, where they do not. */
 static void say(Run *r, const AttentionUse *u, const char *why)
 {
     char *said = r->gpu.attention;
@@ -42,6 +42,9 @@ static void say(Run *r, const AttentionUse *u, const char *why)
     else
         snprintf(said, n, "%s %d of %d forward, %d of %d backward shapes, our own kernels the others: %s",
                  u->name, u->fused_forward, u->forward, u->fused_backward, u->backward, u->why);
+    size_t at = strlen(said);
+    if (!why && u->fused_backward && r->gpu.products.any_order)
+        snprintf(said + at, n - at, "; cuDNN's backward adds dq in any order (deterministic_mode false)");
 }
 
 void run_attention(Run *r)

@@ -45,9 +45,31 @@ says fused 'emulated cuDNN$'
 run window window_size=8 && says window 'emulated cuDNN$'
 cmp -s "$work/auto.losses" "$work/fused.losses" || { echo "fused is not what auto takes"; exit 1; }
 cmp -s "$work/flash.losses" "$work/fused.losses" && { echo "fused computes as flash does"; exit 1; }
-paste "$work/flash.losses" "$work/fused.losses" | awk '
-    { d = $2 - $4; if (d < 0) d = -d; if (d > 0.02 * $2) { print "losses", $2, $4; bad = 1 } }
-    END { if (NR != 2) { print NR " losses"; bad = 1 } exit bad }'
+near() { # NAME NAME: the losses of two runs agree to the accuracy of BF16
+    paste "$work/$1.losses" "$work/$2.losses" | awk '
+        { d = $2 - $4; if (d < 0) d = -d; if (d > 0.02 * $2) { print "losses", $2, $4; bad = 1 } }
+        END { if (NR != 2) { print NR " losses"; bad = 1 } exit bad }'
+}
+near flash fused
+
+# deterministic_mode: true is the default, and gives the same bits again; the emulated cuDNN sums other bits without it
+run again deterministic_mode=true && says again 'emulated cuDNN$'
+cmp -s "$work/auto.losses" "$work/again.losses" || { echo "deterministic_mode true: other losses"; exit 1; }
+run any deterministic_mode=false
+says any "emulated cuDNN; cuDNN's backward adds dq in any order (deterministic_mode false)\$"
+cmp -s "$work/any.losses" "$work/auto.losses" && { echo "deterministic_mode false: dq in a fixed order"; exit 1; }
+near any auto
+run ours deterministic_mode=false attention_backend=flash sdc_rerun=true sdc_check_interval=1
+says ours 'our own kernels: attention_backend is flash$'
+cmp -s "$work/ours.losses" "$work/flash.losses" || { echo "deterministic_mode changes our own kernels"; exit 1; }
+refused 2 'config[a-z-]*' deterministic_mode=false sdc_rerun=true
+square() { # MODE: bytes of the plan for 1024 tokens: cuDNN's T x T workspace is there or not
+    "$program" plan "$work/tiny.yaml" seq_length=1024 deterministic_mode="$1" --json |
+        awk -F'[:,]' '/"total"/ { print $2; exit }'
+}
+# 2 samples, 2 heads: 1024 x 1024 gradients of scores in BF16; or dq and one sum a row, 65 numbers in F32
+more=$((4 * 1024 * 1024 * 2 - 4 * 1024 * 65 * 4))
+[ $(($(square true) - $(square false))) = $more ] || { echo "plan: $(square true), $(square false)"; exit 1; }
 
 # cases that cuDNN cannot compute, with the reason that the run prints
 EMULATION_CUDNN=absent run absent
@@ -94,6 +116,12 @@ cmp -s "$work/fast.losses" "$work/flash2.losses" || { echo "cuDNN is slower, and
 turn 1200000 900 mixed
 EMULATION_CUDNN=forward run forward2 $known
 cmp -s "$work/mixed.losses" "$work/forward2.losses" || { echo "cuDNN is faster in the forward alone"; exit 1; }
+# the times of a backward in any order have a key of their own
+# shellcheck disable=SC2086
+run any2 deterministic_mode=false $known
+for backward in backward 'backward in any order'; do
+    [ "$(grep -c "\"attention $backward emulated" "$work/times.json")" = 1 ] || { echo "$backward: no times"; exit 1; }
+done
 
 # cuDNN's memory is in the plan; a run without cuDNN does not take it
 total() { sed -n 's/^memory of rank 0.*: \([0-9.]*\) MB in all.*/\1/p' "$work/$1.said"; }

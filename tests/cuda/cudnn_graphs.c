@@ -35,14 +35,17 @@ static char *description(const Gpu *g)
     return text;
 }
 
+enum { FORWARD, BACKWARD, BACKWARD_ANY, KINDS };        /* BACKWARD_ANY: dq in any order */
+
 /* Shape of a layer's attention: q, k and v are columns of one matrix, and so are their gradients. */
-static SdpaShape layer(int backward, Dtype type, int64_t batch, int64_t seq, int heads, int kv, int dim,
+static SdpaShape layer(int kind, Dtype type, int64_t batch, int64_t seq, int heads, int kv, int dim,
                        int64_t window)
 {
     int64_t all = (int64_t)(heads + 2 * kv) * dim, one = (int64_t)heads * dim;
-    SdpaShape a = {.backward = backward, .type = type, .batch = batch, .seq = seq, .window = window,
-                   .heads = heads, .kv_heads = kv, .dim = dim, .scale = 0.125, .ld = {all, all, all, one}};
-    if (backward)
+    SdpaShape a = {.backward = kind != FORWARD, .type = type, .batch = batch, .seq = seq, .window = window,
+                   .heads = heads, .kv_heads = kv, .dim = dim, .any_order = kind == BACKWARD_ANY,
+                   .scale = 0.125, .ld = {all, all, all, one}};
+    if (a.backward)
         for (int i = SDPA_DOUT; i <= SDPA_DV; i++)
             a.ld[i] = i == SDPA_DOUT ? one : all;
     return a;
@@ -58,9 +61,9 @@ static void try(Sdpa *s, const Gpu *g, SdpaShape a, int should)
     if (!p == !!should)
         failed++;
     if (!p || getenv("VERBOSE"))
-        printf("sm_%d %s %s: %lld x %lld, heads %d of %d, %d to a key, window %lld: %s%s\n", g->sm,
-               a.backward ? "bwd" : "fwd", dtype_name(a.type), (long long)a.batch, (long long)a.seq,
-               a.heads, a.dim, a.heads / a.kv_heads,
+        printf("sm_%d %s%s %s: %lld x %lld, heads %d of %d, %d to a key, window %lld: %s%s\n", g->sm,
+               a.backward ? "bwd" : "fwd", a.any_order ? " in any order" : "", dtype_name(a.type),
+               (long long)a.batch, (long long)a.seq, a.heads, a.dim, a.heads / a.kv_heads,
                (long long)a.window, p ? "accepted" : should ? "REFUSED: " : "refused: ", why.text);
     sdpa_plan_close(p);
 }
@@ -75,15 +78,15 @@ static void try_gpu(const Gpu *g)
         die(EXIT_RESOURCE, "cudnn", "%s", why.text);
     printf("sm_%d: %s\n", g->sm, sdpa_name(s));
     for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
-        for (int back = 0; back < 2; back++)
+        for (int kind = 0; kind < KINDS; kind++)
             for (int f16 = 0; f16 < 2; f16++)
                 for (int kv = 1; kv <= 8; kv *= 8)
                     for (int window = 0; window <= 256; window += 256) {
-                        int should = !back || dims[d] <= g->head_most;
+                        int should = kind == FORWARD || dims[d] <= g->head_most;
                         Dtype type = f16 ? F16 : BF16;
-                        try(s, g, layer(back, type, 4, 1024, 8, kv, dims[d], window), should);
-                        try(s, g, layer(back, type, 3, 1000, 8, kv, dims[d], window), should);
-                        try(s, g, layer(back, type, 1, 8192, 8, kv, dims[d], window), should);
+                        try(s, g, layer(kind, type, 4, 1024, 8, kv, dims[d], window), should);
+                        try(s, g, layer(kind, type, 3, 1000, 8, kv, dims[d], window), should);
+                        try(s, g, layer(kind, type, 1, 8192, 8, kv, dims[d], window), should);
                     }
     sdpa_close(s);
     free(text);

@@ -1,7 +1,7 @@
 /* cudnn -- cuDNN's attention on the host: the interface of sdpa.h, computed by definition in F64, one
  * task on the stream for each call. Refuses shapes that the library documents as not supported. The
  * backward reads the statistics that the forward wrote, dense [batch, heads, seq]. Calls fill the
- * workspace with NaN.
+ * workspace with NaN. A backward in any order starts the sums of dq at another key each time.
  *
  * EMULATION_CUDNN=absent: there is no library. =forward: it has no backward graphs. =greedy: a backward
  * asks for more workspace than it may have. =single: so does one of several samples. */
@@ -73,6 +73,7 @@ struct Tensors {
     void *p[SDPA_MATS];
     float *statistics, *workspace;
     cudaDataType type;
+    int64_t start;             /* keys behind the first one, at which the sums of dq start */
 };
 
 /* Index in matrix m of column c, token i, head h, sample b. */
@@ -118,6 +119,16 @@ static void forward(const Tensors *t)
     }
 }
 
+/* Rounds a sum to 15 bits, so that its order is seen in the 8 or 11 bits of a result. */
+static float coarse(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + 0x100) & ~0x1ffu;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 /* dq is summed in the workspace, as in the library's kernels. */
 static void backward(const Tensors *t)
 {
@@ -129,12 +140,15 @@ static void backward(const Tensors *t)
     for (int64_t row = 0; row < a->batch * a->heads * a->seq; row++) {
         int64_t i = row % a->seq, h = row / a->seq % a->heads, b = row / a->seq / a->heads, k = h / group;
         delta[row] = (float)dot(t, b, SDPA_O, i, h, SDPA_DOUT, i, h);
-        for (int64_t j = first_key(t, i); j <= i; j++) {
+        int64_t first = first_key(t, i), n = i - first + 1;
+        for (int64_t add = 0; add < n; add++) {
+            int64_t j = first + (t->start + add) % n;
             double p = exp(a->scale * dot(t, b, SDPA_Q, i, h, SDPA_K, j, k) - t->statistics[row]);
             double ds = p * (dot(t, b, SDPA_DOUT, i, h, SDPA_V, j, k) - delta[row]) * a->scale;
             size_t key = (size_t)(((b * a->kv_heads + k) * a->seq + j) * D);
             for (int64_t c = 0; c < D; c++) {
-                dq[row * D + c] += (float)(ds * get(t, SDPA_K, b, j, k, c));
+                float sum = dq[row * D + c] + (float)(ds * get(t, SDPA_K, b, j, k, c));
+                dq[row * D + c] = a->any_order ? coarse(sum) : sum;
                 dk[key + (size_t)c] += ds * get(t, SDPA_Q, b, i, h, c);
                 dv[key + (size_t)c] += p * get(t, SDPA_DOUT, b, i, h, c);
             }
@@ -152,8 +166,9 @@ static void backward(const Tensors *t)
 
 void sdpa_run(Sdpa *s, SdpaPlan *plan, void *const mat[SDPA_MATS], float *statistics, void *workspace)
 {
-    Tensors t = {
-        plan->a, {}, statistics, (float *)workspace, plan->a.type == BF16 ? CUDA_R_16BF : CUDA_R_16F};
+    static int64_t turn;
+    Tensors t = {plan->a, {}, statistics, (float *)workspace,
+                 plan->a.type == BF16 ? CUDA_R_16BF : CUDA_R_16F, plan->a.any_order ? turn++ : 0};
     const SdpaShape *a = &t.a;
     for (int i = 0; i <= (a->backward ? SDPA_DV : SDPA_O); i++) {
         int heads = i == SDPA_K || i == SDPA_V || i == SDPA_DK || i == SDPA_DV ? a->kv_heads : a->heads;

@@ -17,8 +17,11 @@ const char *cuda_built(void)
                         : "GPUs: CUDA; attention by our own kernels, built without cuDNN (scripts/setup gpu)";
 }
 
-static SdpaShape shape_of(const Attention *s, int backward, const Mat mat[SDPA_MATS])
+static SdpaShape shape_of(const CudaAttention *t, const AttentionCall *call)
 {
+    const Attention *s = &call->shape;
+    const Mat *mat = call->mat;
+    int backward = call->backward;
     SdpaShape a = {0};
     a.backward = backward;
     a.type = mat[SDPA_Q].type;
@@ -28,6 +31,7 @@ static SdpaShape shape_of(const Attention *s, int backward, const Mat mat[SDPA_M
     a.heads = s->heads;
     a.kv_heads = s->kv_heads;
     a.dim = s->dim;
+    a.any_order = backward && t->any_order;
     a.scale = s->scale;
     for (int i = 0; i <= (backward ? SDPA_DV : SDPA_O); i++)
         a.ld[i] = mat[i].ld;
@@ -80,14 +84,15 @@ void cuda_attention(Device *d, const Products *p, size_t reserve, AttentionUse *
     BUG_ON(c->attention);
     *use = (AttentionUse){0};
     c->attention = t;
+    t->any_order = p->any_order;
     t->library = sdpa_open(c->compute, &why);
     snprintf(use->name, sizeof use->name, "%s", t->library ? sdpa_name(t->library) : "cuDNN");
     snprintf(use->why, sizeof use->why, "%s", why.text);
     for (int64_t i = 0; t->library && i < p->calls; i++)
         if (attention_fusible(&p->call[i])) {
             const AttentionCall *one = &p->call[i];
-            a = shape_of(&one->shape, one->backward, one->mat);
-            add_call(c, t, &a, attention_room(one), use);
+            a = shape_of(t, one);
+            add_call(c, t, &a, attention_room(one, p->any_order), use);
         }
     size_t bytes = attention_bytes(p), left = d->left(d);
     left = left > reserve ? left - reserve : 0;
@@ -144,7 +149,7 @@ static const AttentionEntry *find(const Cuda *c, const AttentionCall *call)
     const CudaAttention *t = c->attention;
     if (!t || !attention_fusible(call))
         return NULL;
-    SdpaShape a = shape_of(&call->shape, call->backward, call->mat);
+    SdpaShape a = shape_of(t, call);
     for (int i = 0; i < t->n; i++)
         if (!memcmp(&t->entry[i].shape, &a, sizeof a))
             return &t->entry[i];

@@ -16,6 +16,7 @@ typedef struct CudaAttention {
     Sdpa *library;
     AttentionEntry *entry;
     int n;
+    int any_order;             /* bool: SdpaShape.any_order of the backwards */
     char *workspace;           /* device memory: statistics in cuDNN's layout, then its workspace */
 } CudaAttention;
 

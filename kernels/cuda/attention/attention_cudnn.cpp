@@ -192,8 +192,8 @@ static void add_forward(SdpaPlan *p, const SdpaShape *a)
 static void add_backward(SdpaPlan *p, const SdpaShape *a)
 {
     fe::graph::Tensor_attributes t;
-    auto x =
-        fe::graph::SDPA_backward_attributes().set_name("attention_bwd").set_deterministic_algorithm(true);
+    auto x = fe::graph::SDPA_backward_attributes().set_name("attention_bwd")
+                 .set_deterministic_algorithm(!a->any_order);
     set_mask(x, a);
     Tensor statistics = p->graph.tensor(describe_statistics(t, a));
     auto out = p->graph.sdpa_backward(input(p, a, SDPA_Q), input(p, a, SDPA_K), input(p, a, SDPA_V),

@@ -13,10 +13,12 @@ static void key_text(const Cuda *c, const AttentionEntry *e, char text[ALGORITHM
     char ld[SDPA_MATS * 8] = "";
     for (int i = 0, at = 0; i <= (a->backward ? SDPA_DV : SDPA_O) && at < (int)sizeof ld; i++)
         at += snprintf(ld + at, sizeof ld - (size_t)at, " %lld", (long long)a->ld[i]);
-    int n = snprintf(text, ALGORITHM_KEY, "attention %s %s, %.64s: %s %lld / %lld x %lld, heads %d to %d of "
-                     "%d, window %lld, ld%s", a->backward ? "backward" : "forward",
-                     sdpa_name(c->attention->library), c->gpu, dtype_name(a->type), (long long)a->batch,
-                     (long long)e->pieces, (long long)a->seq, a->heads, a->kv_heads, a->dim, (long long)a->window, ld);
+    const char *op = !a->backward ? "forward" : a->any_order ? "backward in any order" : "backward";
+    int n = snprintf(text, ALGORITHM_KEY,
+                     "attention %s %s, %.64s: %s %lld / %lld x %lld, heads %d to %d of %d, window %lld, ld%s",
+                     op, sdpa_name(c->attention->library), c->gpu, dtype_name(a->type), (long long)a->batch,
+                     (long long)e->pieces, (long long)a->seq, a->heads, a->kv_heads, a->dim,
+                     (long long)a->window, ld);
     BUG_ON(n >= ALGORITHM_KEY);
 }
 

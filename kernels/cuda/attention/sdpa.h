@@ -3,8 +3,8 @@
  * emulation has an implementation of its own.
  *
  * It does what training needs: queries and keys of the same rows, causal, without dropout (cuDNN draws
- * its masks from another generator) and without documents. A backward graph is deterministic, or is not
- * made. */
+ * its masks from another generator) and without documents. A backward graph gives the same bits every
+ * time, or is not made, unless its shape has any_order. */
 #ifndef SDPA_H
 #define SDPA_H
 #include "base.h"
@@ -24,7 +24,8 @@ typedef struct {
     int backward;                      /* bool */
     Dtype type;                        /* BF16 or F16 */
     int64_t batch, seq, window;        /* window: see Attention (device.h) */
-    int heads, kv_heads, dim, zero;    /* zero: 0, in place of padding */
+    int heads, kv_heads, dim;
+    int any_order;                     /* bool: a backward may add dq in an order that differs between runs */
     double scale;
     int64_t ld[SDPA_MATS];             /* elements from one row to the next; 0: no such matrix */
 } SdpaShape;
