@@ -106,23 +106,25 @@ __global__ void __launch_bounds__(THREADS, 4) k_colsum(const ColumnSums a)
     column_parts<N, GAIN, BIAS>(a, sum, tile, part, wide, high);
 }
 
-/* out += the sums of the parts, 32 columns a block: warp w adds parts w, w + 8, ..; then the sums of the
+/* out += the sums of the parts, 32 columns a block: warp w adds parts w, w + 32, ..; then the sums of the
  * warps are added in order. */
+enum { TOTAL_WARPS = 32, TOTAL = TOTAL_WARPS * WARP };
 template <class G>
-__global__ void __launch_bounds__(THREADS) k_colsum_total(const float *part, G *out, int n, int parts)
+__global__ void __launch_bounds__(TOTAL) k_colsum_total(const float *part, G *out, int n, int parts)
 {
     int lane = (int)threadIdx.x % WARP, warp = (int)threadIdx.x / WARP,
         column = (int)blockIdx.x * WARP + lane;
     float *sum = (float *)shared, s = 0;
     if (column < n)
-#pragma unroll 4
-        for (int p = warp; p < parts; p += WARPS)
+#pragma unroll 8
+        for (int p = warp; p < parts; p += TOTAL_WARPS)
             s += part[(int64_t)p * n + column];
     sum[warp * WARP + lane] = s;
     __syncthreads();
     if (warp || column >= n)
         return;
-    for (int k = 1; k < WARPS; k++)
+#pragma unroll
+    for (int k = 1; k < TOTAL_WARPS; k++)
         s += sum[k * WARP + lane];
     from_float(out + column, to_float(out[column]) + s);
 }
@@ -130,11 +132,11 @@ __global__ void __launch_bounds__(THREADS) k_colsum_total(const float *part, G *
 void cuda_add_parts(Cuda *c, Mat out, const float *part, int n, int parts)
 {
     const unsigned grid = blocks_of(ceil_div(n, WARP));
-    const size_t bytes = sizeof(float) * THREADS;
+    const size_t bytes = sizeof(float) * TOTAL;
     if (out.type == F32)
-        LAUNCH((k_colsum_total<float>), grid, THREADS, bytes, c->compute, part, (float *)out.p, n, parts);
+        LAUNCH((k_colsum_total<float>), grid, TOTAL, bytes, c->compute, part, (float *)out.p, n, parts);
     else
-        LAUNCH((k_colsum_total<Bf16>), grid, THREADS, bytes, c->compute, part, (Bf16 *)out.p, n, parts);
+        LAUNCH((k_colsum_total<Bf16>), grid, TOTAL, bytes, c->compute, part, (Bf16 *)out.p, n, parts);
 }
 
 template <class T, int N> static void launch(Cuda *c, const ColumnSums &a)

@@ -413,6 +413,15 @@ static cudaStream_t new_stream(void)
     return s;
 }
 
+/* Five sixths of the memory's data rate: what copies reach on an H200 (tests/BENCHMARKS.md). */
+static double memory_speed(int index)
+{
+    int khz, bits;
+    CUDA_OK(cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, index));
+    CUDA_OK(cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, index));
+    return 2e-3 * khz * bits / 8 * 5 / 6;
+}
+
 void cuda_open(Device *d, Dtype real, int index)
 {
     int count = cuda_count();
@@ -428,7 +437,8 @@ void cuda_open(Device *d, Dtype real, int index)
     CUDA_OK(cudaGetDeviceProperties(&p, index));
     Cuda *c = xcalloc(1, sizeof *c);
     *c = (Cuda){.index = index, .thread = pthread_self(), .sms = p.multiProcessorCount, .major = p.major,
-                .minor = p.minor, .shared = p.sharedMemPerBlockOptin, .l2 = (size_t)p.l2CacheSize};
+                .minor = p.minor, .shared = p.sharedMemPerBlockOptin, .l2 = (size_t)p.l2CacheSize,
+                .speed = memory_speed(index)};
     memcpy(c->gpu, p.name, sizeof c->gpu);
     *d = (Device){.name = "cuda", .isa = c->gpu, .bf16 = "mma", .real = real, .impl = c, .late = 1,
                   .unit = hash64(&p.uuid, sizeof p.uuid, HASH_SEED), .take = cuda_take, .give = cuda_give,

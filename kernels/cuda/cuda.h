@@ -39,6 +39,7 @@ typedef struct {
     char gpu[256];                     /* name of the GPU */
     int sms, major, minor;             /* multiprocessors; compute capability */
     size_t shared, l2;                 /* bytes of shared memory that a block may ask for; of the L2 cache */
+    double speed;                      /* bytes a microsecond that large passes over memory read and write */
     cudaStream_t compute;              /* stream of the ops */
     char *workspace;                   /* [CUDA_WORKSPACE] */
     CudaRanges taken, mapped, pinned;  /* memory that take, mapped_take, host_take have given */

@@ -74,7 +74,7 @@ void cuda_linear(Device *d, Mat y, Mat x, Mat w, Mat bias)
  *   bytes  in  bytes of an element */
 static int epilogue_pays(const Device *d, const LtProduct *q, LtProduct plain, int64_t cells, size_t bytes)
 {
-    const double launch = 4, speed = 3e6;      /* us; bytes a us, about what an H200 copies at */
+    const double launch = 4, speed = cuda_of(d)->speed;        /* launch: microseconds */
     Lt *lt = cuda_of(d)->lt;
     double with = lt_us(lt, q), without = with < 0 ? -1 : lt_us(lt, &plain);
     return without < 0 || with <= without + launch + (double)cells * (double)bytes / speed;

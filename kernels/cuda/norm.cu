@@ -110,15 +110,50 @@ __device__ __forceinline__ float2 two_sums(const Team<LONG> &team, float x, floa
     return {warp_sum(lane < warps ? slot[lane] : 0), warp_sum(lane < warps ? slot[32 + lane] : 0)};
 }
 
-/* Writes the gradient of a row's input, dres + rstd (e - avg(e) - xh avg(e xh)), element by element.
- *   r, g, mean, rstd, avg, avgx  in  row and group, and the terms above
- *   vx, vdy, vres                in  the row of x, dy, and dres; vres is loaded here without EARLY */
+/* What a thread has of a row: x, dy, dres with EARLY (else it has no registers for it), and the statistics.
+ * Zeros beyond the row and beyond the matrix. */
+template <class T, int K, int EARLY> struct Row {
+    Piece<T> x[K], dy[K], res[EARLY ? K : 1];
+    float mean, rstd;
+};
+
 template <class T, int K, int LONG, int EARLY>
-__device__ __forceinline__ void write_gradient(const Norm &a, const Team<LONG> &team, uint32_t r, uint32_t g,
-                                               float mean, float rstd, float avg, float avgx,
-                                               const Piece<T> *vx, const Piece<T> *vdy, Piece<T> *vres)
+__device__ __forceinline__ void take_row(Row<T, K, EARLY> &v, const Norm &a, const Team<LONG> &team,
+                                         uint32_t row)
 {
     enum { N = Piece<T>::N };
+    uint32_t r = row / a.per_row, g = row - r * a.per_row.d;
+    const int live = row < a.rows;
+    const T *x = row_at<T>(a.x, a.ldx, r, g, a.n), *dy = row_at<T>(a.dy, a.lddy, r, g, a.n);
+    const T *res = a.res ? row_at<T>(a.res, a.ldres, r, g, a.n) : NULL;
+    v.mean = v.rstd = 0;
+    if (live) {
+        const float *stats = a.stats + (int64_t)r * a.ldstats + 2 * g;
+        v.mean = stats[0];
+        v.rstd = stats[1];
+    }
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        int c = (team.at + k * team.size) * N;
+        v.x[k].clear();
+        v.dy[k].clear();
+        if (live && c < a.n) {
+            v.x[k].load(x + c);
+            v.dy[k].load(dy + c);
+            if (EARLY && res)
+                v.res[EARLY ? k : 0].load(res + c);
+        }
+    }
+}
+
+/* Writes the gradient of a row's input, dres + rstd (e - avg(e) - xh avg(e xh)), element by element.
+ *   row, avg, avgx  in  number of the row, and the terms above */
+template <class T, int K, int LONG, int EARLY>
+__device__ __forceinline__ void write_gradient(const Norm &a, const Team<LONG> &team, uint32_t row, float avg,
+                                               float avgx, Row<T, K, EARLY> &v)
+{
+    enum { N = Piece<T>::N };
+    uint32_t r = row / a.per_row, g = row - r * a.per_row.d;
     const T *res = a.res ? row_at<T>(a.res, a.ldres, r, g, a.n) : NULL;
     T *dx = row_at<T>(a.ln, a.ldln, r, g, a.n);
     float e[N], f[N], w[N];
@@ -130,15 +165,15 @@ __device__ __forceinline__ void write_gradient(const Norm &a, const Team<LONG> &
             continue;
         p.load((const T *)a.gain + c);
         p.get(w);
-        vx[k].get(f);
-        vdy[k].get(e);
+        v.x[k].get(f);
+        v.dy[k].get(e);
 #pragma unroll
         for (int i = 0; i < N; i++)
-            f[i] = rstd * (e[i] * w[i] - avg - (f[i] - mean) * rstd * avgx);
+            f[i] = v.rstd * (e[i] * w[i] - avg - (f[i] - v.mean) * v.rstd * avgx);
         if (res) {
             if (!EARLY)
-                vres[0].load(res + c);
-            vres[EARLY ? k : 0].get(w);
+                v.res[0].load(res + c);
+            v.res[EARLY ? k : 0].get(w);
 #pragma unroll
             for (int i = 0; i < N; i++)
                 f[i] += w[i];
@@ -148,36 +183,15 @@ __device__ __forceinline__ void write_gradient(const Norm &a, const Team<LONG> &
     }
 }
 
-/* With xh = (x - mean) rstd, e = dy gain: dx = rstd (e - avg(e) - xh avg(e xh)), RMSNorm without avg(e).
- * dres is loaded at the start, except where a thread has no registers for it. */
-template <class T, int K, int LONG>
+/* With xh = (x - mean) rstd, e = dy gain: dx = rstd (e - avg(e) - xh avg(e xh)), RMSNorm without avg(e). */
+template <class T, int K, int LONG, int EARLY>
 __device__ __forceinline__ void input_gradient(const Norm &a, const Team<LONG> &team, uint32_t row,
-                                               Piece<T> *vx, Piece<T> *vdy, float *slot, float *mean_rstd)
+                                               Row<T, K, EARLY> &v, float *slot)
 {
-    enum { N = Piece<T>::N, EARLY = K <= 2 };
-    float e[N], f[N], w[N], mean = 0, rstd = 0, sum = 0, sumx = 0;
-    uint32_t r = row / a.per_row, g = row - r * a.per_row.d;
+    enum { N = Piece<T>::N };
+    float e[N], f[N], w[N], sum = 0, sumx = 0;
     const int live = row < a.rows;
-    const T *x = row_at<T>(a.x, a.ldx, r, g, a.n), *dy = row_at<T>(a.dy, a.lddy, r, g, a.n);
-    const T *res = a.res ? row_at<T>(a.res, a.ldres, r, g, a.n) : NULL;
-    Piece<T> vres[EARLY ? K : 1], p;
-    if (live) {
-        const float *stats = a.stats + (int64_t)r * a.ldstats + 2 * g;
-        mean = stats[0];
-        rstd = stats[1];
-    }
-#pragma unroll
-    for (int k = 0; k < K; k++) {
-        int c = (team.at + k * team.size) * N;
-        vx[k].clear();
-        vdy[k].clear();
-        if (live && c < a.n) {
-            vx[k].load(x + c);
-            vdy[k].load(dy + c);
-            if (EARLY && res)
-                vres[EARLY ? k : 0].load(res + c);
-        }
-    }
+    Piece<T> p;
 #pragma unroll
     for (int k = 0; k < K; k++) {
         int c = (team.at + k * team.size) * N;
@@ -185,20 +199,18 @@ __device__ __forceinline__ void input_gradient(const Norm &a, const Team<LONG> &
             continue;
         p.load((const T *)a.gain + c);
         p.get(w);
-        vx[k].get(f);
-        vdy[k].get(e);
+        v.x[k].get(f);
+        v.dy[k].get(e);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             sum += e[i] * w[i];
-            sumx += e[i] * w[i] * ((f[i] - mean) * rstd);
+            sumx += e[i] * w[i] * ((f[i] - v.mean) * v.rstd);
         }
     }
     const float2 sums = two_sums<LONG>(team, sum, sumx, slot);
     const float avg = a.kind == NORM_LAYER ? sums.x / (float)a.n : 0, avgx = sums.y / (float)a.n;
     if (live)
-        write_gradient<T, K, LONG, EARLY>(a, team, r, g, mean, rstd, avg, avgx, vx, vdy, vres);
-    mean_rstd[0] = mean;
-    mean_rstd[1] = rstd;
+        write_gradient<T, K, LONG, EARLY>(a, team, row, avg, avgx, v);
 }
 
 /* Writes a block's sums of gain or bias to its row of `part`. The teams of short rows have the same columns;
@@ -235,14 +247,16 @@ __device__ __forceinline__ void write_part(const Norm &a, const Team<LONG> &team
     }
 }
 
+/* A block that has one row at a time loads the next one before it adds up the present one: with all rows'
+ * sums in registers too few blocks run at a time to hide the memory's latency. */
 template <class T, int K, int LONG, int BIAS>
-__global__ void __launch_bounds__(LONG ? 512 : 256) k_norm_bwd(const Norm a)
+__global__ void __launch_bounds__(LONG ? 512 : 256, LONG ? 1 : 2) k_norm_bwd(const Norm a)
 {
-    enum { N = Piece<T>::N };
+    enum { N = Piece<T>::N, EARLY = K <= 3 || !BIAS };
     const Team<LONG> team(a.lanes);
     const uint32_t step = gridDim.x * (LONG ? 1 : blockDim.x / (unsigned)a.lanes);
-    float gain[K][N], bias[BIAS ? K : 1][N], e[N], f[N], mean_rstd[2];
-    Piece<T> vx[K], vdy[K];
+    float gain[K][N], bias[BIAS ? K : 1][N], e[N], f[N];
+    Row<T, K, EARLY> v, next;
 #pragma unroll
     for (int k = 0; k < K; k++)
 #pragma unroll
@@ -250,15 +264,20 @@ __global__ void __launch_bounds__(LONG ? 512 : 256) k_norm_bwd(const Norm a)
             gain[k][i] = bias[BIAS ? k : 0][i] = 0;
     const uint32_t within = team.row - team.first;     /* all teams of a block take as many turns */
     int turn = 0;
+    if (LONG)
+        take_row<T, K, LONG, EARLY>(next, a, team, team.row);
     for (uint32_t row = team.row; row - within < a.rows; row += step, turn ^= 1) {
-        input_gradient<T, K, LONG>(a, team, row, vx, vdy, (float *)shared + 64 * turn, mean_rstd);
+        if (LONG)
+            v = next;
+        take_row<T, K, LONG, EARLY>(LONG ? next : v, a, team, LONG ? row + step : row);
+        input_gradient<T, K, LONG, EARLY>(a, team, row, v, (float *)shared + 64 * turn);
 #pragma unroll
         for (int k = 0; k < K; k++) {
-            vx[k].get(f);
-            vdy[k].get(e);     /* zeros beyond the row and beyond the matrix */
+            v.x[k].get(f);
+            v.dy[k].get(e);
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                gain[k][i] += e[i] * ((f[i] - mean_rstd[0]) * mean_rstd[1]);
+                gain[k][i] += e[i] * ((f[i] - v.mean) * v.rstd);
                 if (BIAS)
                     bias[BIAS ? k : 0][i] += e[i];
             }
@@ -273,9 +292,9 @@ __global__ void __launch_bounds__(LONG ? 512 : 256) k_norm_bwd(const Norm a)
 template <class T> __global__ void __launch_bounds__(1024) k_norm_bwd_x(const Norm a)
 {
     const Team<1> team(WARP);
-    float mean_rstd[2];
-    Piece<T> vx[4], vdy[4];
-    input_gradient<T, 4, 1>(a, team, team.row, vx, vdy, (float *)shared, mean_rstd);
+    Row<T, 4, 0> v;
+    take_row<T, 4, 1, 0>(v, a, team, team.row);
+    input_gradient<T, 4, 1, 0>(a, team, team.row, v, (float *)shared);
 }
 
 template <class T> __global__ void __launch_bounds__(256) k_norm_bwd_x_any(const Norm a)
@@ -323,8 +342,15 @@ template <class T, int ADD> static void launch_fwd(Cuda *c, const Plan &p, Norm 
         LAUNCH((k_norm_fwd<T, 4, 1, ADD>), grid, block, SLOTS, s, a);
 }
 
-/* Two blocks an SM of an H200, each of four turns or more: a block writes its sums of all columns. */
-static const int64_t BWD_BLOCKS = 264, BWD_TURNS = 4;
+/* Two blocks an SM of an H200, or as many as the registers of its 512 threads allow; each of four turns or
+ * more: a block writes its sums of all columns. */
+static const int64_t SMS = 132, BWD_THREADS = 512, BWD_TURNS = 4;
+static int64_t bwd_blocks(const Plan &p)
+{
+    const int64_t each = p.threads < BWD_THREADS / 2 ? BWD_THREADS / p.threads : 2;
+    const int64_t few = ceil_div(p.blocks, BWD_TURNS);
+    return few < SMS * each ? few : SMS * each;
+}
 
 template <class T, int BIAS> static void launch_bwd(Cuda *c, const Plan &p, const Norm &a, unsigned grid)
 {
@@ -332,6 +358,8 @@ template <class T, int BIAS> static void launch_bwd(Cuda *c, const Plan &p, cons
     const size_t teams = sizeof(float) * (size_t)(p.threads / p.lanes) * (size_t)a.n;
     if (!p.is_long && p.k == 1)
         LAUNCH((k_norm_bwd<T, 1, 0, BIAS>), grid, block, teams, c->compute, a);
+    else if (!p.is_long && a.n <= 3 * WARP * Piece<T>::N)
+        LAUNCH((k_norm_bwd<T, 3, 0, BIAS>), grid, block, teams, c->compute, a);
     else if (!p.is_long)
         LAUNCH((k_norm_bwd<T, 4, 0, BIAS>), grid, block, teams, c->compute, a);
     else
@@ -416,8 +444,7 @@ void cuda_norm_bwd(Device *d, Mat dx, Mat dgain, Mat dbias, Mat dres, Mat dy, Ma
         with_type(x.type, [&](auto t) { launch_bwd_x<decltype(t)>(c, p, a); });
         return;
     }
-    const int64_t few = ceil_div(p.blocks, BWD_TURNS);
-    const unsigned blocks = blocks_of(few < BWD_BLOCKS ? few : BWD_BLOCKS);
+    const unsigned blocks = blocks_of(bwd_blocks(p));
     const size_t each = (size_t)blocks * (size_t)a.n;
     a.part[0] = (float *)cuda_workspace(c, sizeof(float) * 2 * each);
     a.part[1] = a.part[0] + each;

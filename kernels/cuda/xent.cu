@@ -1,15 +1,16 @@
 /* xent -- cross-entropy of rows of logits, F32 or BF16, one block a row; all sums are F32.
  *
  * xent_stats and xent_grad read the logits once each. xent, for rows of the whole vocabulary, reads them
- * once for both: the block keeps the row in shared memory. A GPU with 227 KB of that keeps 57,344 logits
- * (GPT-2: all). Logits that do not fit are read again, perhaps from L2. A slice of all rows (src/run/room.c)
- * is more than an L2 keeps from one launch to the next.
+ * once for both where it can: two blocks of a multiprocessor, one of which reads while the other one writes,
+ * keep at least half of their rows in shared memory and find the rest in L2. Longer rows are read twice, by
+ * two launches: a slice of all rows (src/run/room.c) is more than an L2 keeps from one to the next.
  *
  * Each thread has a running maximum and the sum of exponentials relative to it (Milakov, Gimelshein
  * 2018, arXiv:1805.02867). Threads and warps are merged in a fixed order. */
 #include "common.cuh"
+#include <ptx.cuh>
 
-enum { THREADS = 256, WARPS = THREADS / WARP, WIDE = 1024, WIDE_WARPS = WIDE / WARP };
+enum { THREADS = 256, WARPS = THREADS / WARP };
 
 extern __shared__ __align__(16) char shared[];
 
@@ -59,6 +60,10 @@ __device__ __forceinline__ XentPart merge_warp(XentPart a)
     return a;
 }
 
+/* e^x of x <= 0 to some 2 (1 - x) units in the last place: with expf the kernels that read and write at once
+ * are bound by its instructions. */
+__device__ __forceinline__ float exp_of(float x) { return exp2_approx(x * 1.44269504088896340736f); }
+
 /* Loads a thread's logits, of type L, of a tile: AHEAD chunks of N, BLOCK chunks apart; from `end` on they
  * are -inf. */
 template <int N, int AHEAD, int BLOCK = THREADS, class L>
@@ -95,7 +100,7 @@ __device__ __forceinline__ void take_tile(XentPart &all, const float (&x)[AHEAD]
     for (int k = 0; k < AHEAD; k++)
 #pragma unroll
         for (int i = 0; i < N; i++)
-            all.sum += expf(x[k][i] - base);
+            all.sum += exp_of(x[k][i] - base);
 }
 
 template <class L, int N> __global__ void __launch_bounds__(THREADS) k_xent_stats(const XentJob j)
@@ -173,11 +178,16 @@ __device__ __forceinline__ void write_tile(T *out, float (&x)[AHEAD][N], int fir
         if (c >= cols)
             continue;
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            x[k][i] = c + i < g.in ? expf(x[k][i] - g.largest) * g.norm : 0;
-            if (c + i == g.label && c + i < g.in)
-                x[k][i] -= g.k;
-        }
+        for (int i = 0; i < N; i++)
+            x[k][i] = exp_of(x[k][i] - g.largest) * g.norm;
+        if (c + N > g.in)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                x[k][i] = c + i < g.in ? x[k][i] : 0;
+        if ((uint64_t)(g.label - c) < N && g.label < g.in)
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                x[k][i] -= c + i == g.label ? g.k : 0;
         if (c + N <= cols) {
             put_floats<N>(out + c, x[k]);
         } else {
@@ -222,32 +232,33 @@ __global__ void __launch_bounds__(THREADS) k_xent_grad(const XentJob j)
 
 /* Both steps of a row. The first `kept` columns, whole tiles, stay in shared memory behind SLOTS bytes.
  * dlogits may start where the logits start, as in k_xent_grad. */
-enum { SLOTS = 512 };
+enum { SLOTS = 512, PAIR = 512, PAIR_WARPS = PAIR / WARP, PAIR_TILE = 8 * PAIR };
 
 template <class T, class L, int N>
-__global__ void __launch_bounds__(WIDE) k_xent(const XentJob j, int kept)
+__global__ void __launch_bounds__(PAIR, 2) k_xent(const XentJob j, int kept)
 {
-    enum { M = N > 1 ? Piece<L>::N : 1, AHEAD = 8 / N, TILE = AHEAD * WIDE * N, FIRST = 8 / M };
+    enum { M = N > 1 ? Piece<L>::N : 1, AHEAD = 8 / N, FIRST = 16 / M };
     int64_t whole = whole_row(j.rows, blockIdx.x), v = j.label[whole] - j.v0;
     const L *row = (const L *)j.logits + (int64_t)blockIdx.x * j.ldlogits;
     XentPart all = {-INFINITY, 0}, *slot = (XentPart *)shared;
-    float *own = (float *)(shared + SLOTS), *stats = (float *)(slot + WIDE_WARPS), x[FIRST][M], y[AHEAD][N];
+    L *own = (L *)(shared + SLOTS);
+    float *stats = (float *)(slot + PAIR_WARPS), x[FIRST][M], y[AHEAD][N];
     double mask = j.mask ? j.mask[whole] : 1;
     int in = mask == 0 ? 0 : j.valid, first = (int)threadIdx.x * N;
-    for (int c = (int)threadIdx.x * M; c < in; c += TILE) {
-        load_tile<M, FIRST, WIDE>(x, row, c, in);
-        take_tile(all, x);
-        if (c < kept)
+    for (int c = (int)threadIdx.x * M; c < in; c += 2 * PAIR_TILE) {
+        load_tile<M, FIRST, PAIR>(x, row, c, in);
 #pragma unroll
-            for (int k = 0; k < FIRST; k++)
-                put_floats<M>(own + c + k * WIDE * M, x[k]);
+        for (int k = 0; k < FIRST; k++)
+            if (c + k * PAIR * M < kept)
+                put_floats<M>(own + c + k * PAIR * M, x[k]);
+        take_tile(all, x);
     }
     all = merge_warp(all);
     if (threadIdx.x % WARP == 0)
         slot[threadIdx.x / WARP] = all;
     __syncthreads();
     if (threadIdx.x == 0) {
-        for (int w = 1; w < WIDE_WARPS; w++)
+        for (int w = 1; w < PAIR_WARPS; w++)
             all = merge(all, slot[w]);
         stats[0] = all.largest;
         stats[1] = all.sum;
@@ -260,14 +271,14 @@ __global__ void __launch_bounds__(WIDE) k_xent(const XentJob j, int kept)
     float k0 = (float)(mask * j.scale);
     XentGrad g = {stats[0], k0 / stats[1], k0, v, in};
     T *out = (T *)j.dlogits + (int64_t)blockIdx.x * j.ldd;
-    for (int tile = 0; tile < j.cols; tile += TILE) {
+    for (int tile = 0; tile < j.cols; tile += PAIR_TILE) {
         if (tile < kept)
-            load_tile<N, AHEAD, WIDE>(y, own, tile + first, in);
+            load_tile<N, AHEAD, PAIR>(y, own, tile + first, in);
         else
-            load_tile<N, AHEAD, WIDE>(y, row, tile + first, in);
-        if (j.behind && tile + TILE > kept)
+            load_tile<N, AHEAD, PAIR>(y, row, tile + first, in);
+        if (j.behind && tile + PAIR_TILE > kept)
             __syncthreads();
-        write_tile<N, AHEAD, WIDE>(out, y, tile + first, j.cols, g);
+        write_tile<N, AHEAD, PAIR>(out, y, tile + first, j.cols, g);
     }
 }
 
@@ -381,27 +392,33 @@ void cuda_xent_grad(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, con
     });
 }
 
-/* Columns that k_xent keeps: whole tiles of 8 columns a thread, as many as fit in shared memory. */
-static int64_t kept_columns(const Cuda *c, int64_t valid)
+/* Columns of type `type` that each of two blocks of a multiprocessor keeps: whole tiles, as many as fit in
+ * its half of the shared memory, 1 KB of which a block leaves to CUDA. */
+static int64_t kept_columns(const Cuda *c, Dtype type, int64_t valid)
 {
-    int64_t tile = 8 * WIDE, room = ((int64_t)c->shared - SLOTS) / 4 / tile * tile;
-    return valid < room ? ceil_div(valid, tile) * tile : room;
+    int64_t bytes = ((int64_t)c->shared + 1024) / 2 - 1024 - SLOTS;
+    int64_t room = bytes / (int64_t)dtype_size(type) / PAIR_TILE * PAIR_TILE;
+    return valid < room ? ceil_div(valid, PAIR_TILE) * PAIR_TILE : room;
+}
+static size_t kept_bytes(const Cuda *c, Dtype type, int64_t valid)
+{
+    return SLOTS + dtype_size(type) * (size_t)kept_columns(c, type, valid);
 }
 
 /* Lets a kernel of xent take as much shared memory as it may. */
-template <class T, class L> static void open_kernels(int bytes)
+template <class T, class L> static void open_kernels(const Cuda *c)
 {
+    int bytes = (int)kept_bytes(c, (Dtype)DtypeOf<L>::value, INT32_MAX);
     CUDA_OK(cudaFuncSetAttribute(k_xent<T, L, 8>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
     CUDA_OK(cudaFuncSetAttribute(k_xent<T, L, 1>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
 
 void cuda_xent_open(const Cuda *c)
 {
-    int bytes = SLOTS + 4 * (int)kept_columns(c, INT32_MAX);
-    open_kernels<float, float>(bytes);
-    open_kernels<Bf16, float>(bytes);
-    open_kernels<Half, float>(bytes);
-    open_kernels<Bf16, Bf16>(bytes);
+    open_kernels<float, float>(c);
+    open_kernels<Bf16, float>(c);
+    open_kernels<Half, float>(c);
+    open_kernels<Bf16, Bf16>(c);
 }
 
 void cuda_xent(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const int32_t *label,
@@ -409,16 +426,21 @@ void cuda_xent(Device *d, Mat loss, Mat dlogits, Mat logits, Mat stats, const in
 {
     Cuda *c = cuda_of(d);
     XentJob j;
+    int kept = (int)kept_columns(c, logits.type, valid);
+    const size_t bytes = kept_bytes(c, logits.type, valid);
+    if (valid > 2 * kept) {
+        cuda_xent_stats(d, stats, logits, label, rows, 0, valid);
+        cuda_xent_grad(d, loss, dlogits, logits, stats, label, mask, rows, 0, valid, scale);
+        return;
+    }
     if (!grad_job(&j, loss, dlogits, logits, stats, label, mask, rows, 0, valid, scale))
         return;
-    int kept = (int)kept_columns(c, valid);
-    size_t bytes = SLOTS + 4 * (size_t)kept;
     with_types(dlogits, logits, [&](auto t, auto l) {
         typedef decltype(t) T;
         typedef decltype(l) L;
         if (aligned(logits) && aligned(dlogits))
-            LAUNCH((k_xent<T, L, 8>), blocks_of(j.count), WIDE, bytes, c->compute, j, kept);
+            LAUNCH((k_xent<T, L, 8>), blocks_of(j.count), PAIR, bytes, c->compute, j, kept);
         else
-            LAUNCH((k_xent<T, L, 1>), blocks_of(j.count), WIDE, bytes, c->compute, j, kept);
+            LAUNCH((k_xent<T, L, 1>), blocks_of(j.count), PAIR, bytes, c->compute, j, kept);
     });
 }

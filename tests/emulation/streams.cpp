@@ -597,6 +597,8 @@ extern "C" cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr which, 
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int)p.sharedMemPerBlock; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)p.sharedMemPerBlockOptin; break;
     case cudaDevAttrMultiProcessorCount: *value = p.multiProcessorCount; break;
+    case cudaDevAttrMemoryClockRate: *value = 2250000; break;          /* 3e6 bytes a microsecond */
+    case cudaDevAttrGlobalMemoryBusWidth: *value = 6400; break;
     case cudaDevAttrComputeCapabilityMajor: *value = p.major; break;
     case cudaDevAttrComputeCapabilityMinor: *value = p.minor; break;
     default: return cudaErrorInvalidValue;
