@@ -66,6 +66,21 @@ CASE(norm_bwd)
     b->d.norm_bwd(&b->d, b->dx, b->dgain, b->dbias, b->y, b->z, b->x, b->moments, b->gain, NORM_LAYER, 1);
     COUNT(4 * size(b->x) + size(b->moments), 0);
 }
+/* The backward of narrower rows, as many numbers. */
+static void norm_bwd_of(Bench *b, double *bytes, int64_t width, NormKind kind)
+{
+    int64_t rows = b->T * b->H / 2 / width;
+    Mat x = mat(b->x.p, rows, width, BF16), y = mat(b->y.p, rows, width, BF16),
+        z = mat(b->z.p, rows, width, BF16), dx = mat(b->dx.p, rows, width, BF16);
+    Mat gain = mat_cols(b->gain, 0, width), dgain = mat_cols(b->dgain, 0, width),
+        dbias = kind == NORM_LAYER ? mat_cols(b->dbias, 0, width) : (Mat){.type = F32};
+    b->d.norm_bwd(&b->d, dx, dgain, dbias, y, z, x, mat(b->stats.p, rows, 2, F32), gain, kind, 1);
+    *bytes = 4 * size(x) + (double)rows * 8;
+}
+CASE(norm_bwd_768) { norm_bwd_of(b, bytes, b->quick ? 96 : 768, NORM_LAYER); *flops = 0; }
+CASE(rms_bwd_896) { norm_bwd_of(b, bytes, b->quick ? 112 : 896, NORM_RMS); *flops = 0; }
+CASE(rms_bwd_2048) { norm_bwd_of(b, bytes, b->quick ? 256 : 2048, NORM_RMS); *flops = 0; }
+CASE(rms_bwd_3584) { norm_bwd_of(b, bytes, b->quick ? 224 : 3584, NORM_RMS); *flops = 0; }
 CASE(gelu_fwd)
 {
     b->d.act_fwd(&b->d, b->a, mat_cols(b->h, 0, b->F), ACT_GELU_TANH);
@@ -125,6 +140,15 @@ CASE(xent)
     b->d.xent(&b->d, b->loss, dlogits, b->logits, mat_rows(b->stats, 0, b->logits.rows), b->token, NULL,
               (RowMap){b->logits.rows, 0, b->T}, b->V, 1);
     COUNT(1.5 * size(b->logits), 0);
+}
+/* Rows of a vocabulary of three times as many tokens, which no shared memory holds. */
+CASE(xent_wide)
+{
+    Mat wide = mat(b->logits.p, b->logits.rows / 3, 3 * b->V, F32);
+    Mat dlogits = {wide.p, wide.rows, wide.cols, wide.ld * 2, BF16};
+    b->d.xent(&b->d, b->loss, dlogits, wide, mat_rows(b->stats, 0, wide.rows), b->token, NULL,
+              (RowMap){wide.rows, 0, b->T}, 3 * b->V, 1);
+    COUNT(1.5 * size(wide), 0);
 }
 CASE(squares)
 {
@@ -264,6 +288,10 @@ static const struct { const char *name; void (*run)(Bench *b, double *bytes, dou
     {"add + norm fwd", run_add_norm_fwd},
     {"add + dropout + norm fwd", run_dropped_norm_fwd},
     {"layer norm bwd", run_norm_bwd},
+    {"layer norm bwd, 768 columns", run_norm_bwd_768},
+    {"rms norm bwd, 896 columns", run_rms_bwd_896},
+    {"rms norm bwd, 2048 columns", run_rms_bwd_2048},
+    {"rms norm bwd, 3584 columns", run_rms_bwd_3584},
     {"gelu fwd", run_gelu_fwd},
     {"gelu bwd", run_gelu_bwd},
     {"swiglu fwd", run_swiglu_fwd},
@@ -277,6 +305,7 @@ static const struct { const char *name; void (*run)(Bench *b, double *bytes, dou
     {"cross-entropy stats", run_xent_stats},
     {"cross-entropy grad", run_xent_grad},
     {"cross-entropy, one pass", run_xent},
+    {"cross-entropy, one pass, 3 times as wide", run_xent_wide},
     {"squares", run_squares},
     {"adam", run_adam},
     {"adam, 48 tensors", run_adam_listed},
@@ -365,7 +394,7 @@ static void open_bench(Bench *b, int quick)
     b->a = take(b, b->T, b->F, BF16);
     b->w = take(b, b->F, b->H, BF16);
     fill(b, b->h), fill(b, b->a), fill(b, b->w);
-    b->stats = take(b, b->T, 3, F32);
+    b->stats = take(b, 8 * b->T, 3, F32);
     b->moments = take(b, b->T, 2, F32);
     b->hbias = take(b, 1, b->F, BF16);
     b->gain = take(b, 1, b->H, BF16), b->bias = take(b, 1, b->H, BF16);
