@@ -18,6 +18,8 @@ within nemo-2024-h100 h100-mcore-2024 8 'kept out'
 within nemo-2024-h100 h100-mcore-2024 8 tuned
 within nemo-2025-h100 h100-mcore-2024 8
 within grok1-h100 h100-mcore-2024 8
+within gridiron-h200 h200 4 BF16
+within gridiron-h200 h200 12 FP8
 
 # A row is what `train plan` predicts of the same keys; a measured time of twice that is an error of -50 %.
 machine=a100-80gb
