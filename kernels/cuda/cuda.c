@@ -358,7 +358,7 @@ static int64_t cuda_mark(Device *d)
 {
     Cuda *c = cuda_of(d);
     BUG_ON(c->ops /* the moment is one of the ops' own stream */);
-    CUDA_OK(cudaEventRecord(c->mark[c->marks % DEVICE_MARKS], c->compute));
+    CUDA_OK(cudaEventRecord(c->mark[c->marks % c->mark_room], c->compute));
     return c->marks++;
 }
 
@@ -366,9 +366,9 @@ static double cuda_between(Device *d, int64_t from, int64_t to)
 {
     Cuda *c = cuda_of(d);
     float ms;
-    BUG_ON(from < 0 || from > to || to >= c->marks || c->marks - from > DEVICE_MARKS);
-    cuda_await(d, c->mark[to % DEVICE_MARKS]);
-    CUDA_OK(cudaEventElapsedTime(&ms, c->mark[from % DEVICE_MARKS], c->mark[to % DEVICE_MARKS]));
+    BUG_ON(from < 0 || from > to || to >= c->marks || c->marks - from > c->mark_room);
+    cuda_await(d, c->mark[to % c->mark_room]);
+    CUDA_OK(cudaEventElapsedTime(&ms, c->mark[from % c->mark_room], c->mark[to % c->mark_room]));
     return (double)ms;
 }
 
@@ -398,6 +398,22 @@ static void open_events(cudaEvent_t *e, int n, unsigned flags)
 {
     for (int i = 0; i < n; i++)
         CUDA_OK(cudaEventCreateWithFlags(&e[i], flags));
+}
+
+static void close_events(cudaEvent_t *e, int n)
+{
+    for (int i = 0; i < n; i++)
+        CUDA_OK(cudaEventDestroy(e[i]));
+}
+
+static void cuda_mark_room(Device *d, int n)
+{
+    Cuda *c = cuda_of(d);
+    BUG_ON(c->marks || n < 1);
+    close_events(c->mark, c->mark_room);
+    c->mark = xrealloc(c->mark, (size_t)n * sizeof *c->mark);
+    c->mark_room = n;
+    open_events(c->mark, n, cudaEventDefault);
 }
 
 static void open_copies(CudaCopies *q, cudaStream_t stream)
@@ -448,6 +464,7 @@ void cuda_open(Device *d, Dtype real, int index)
                   .put = cuda_put, .get = cuda_get, .read_async = cuda_read_async,
                   .read_wait = cuda_read_wait, .snapshot = cuda_snapshot,
                   .wait_snapshots = cuda_wait_snapshots, .mark = cuda_mark, .between = cuda_between,
+                  .mark_room = cuda_mark_room,
                   .host_take = cuda_host_take, .host_give = cuda_host_give, .sync = cuda_sync};
 #define X(name, params, names) d->name = cuda_##name;
     OPS(X)
@@ -460,7 +477,7 @@ void cuda_open(Device *d, Dtype real, int index)
     open_events(c->sent, CUDA_PIECES, cudaEventDisableTiming);
     open_events(c->landed, 2, cudaEventDisableTiming);
     open_events(&c->before, 1, cudaEventDisableTiming);
-    open_events(c->mark, DEVICE_MARKS, cudaEventDefault);
+    cuda_mark_room(d, DEVICE_MARKS);
     c->workspace = cuda_memory(CUDA_WORKSPACE);
     c->piece = pinned_memory(CUDA_PIECES * CUDA_PIECE);
     c->landing = pinned_memory(2 * CUDA_PIECE);
@@ -468,12 +485,6 @@ void cuda_open(Device *d, Dtype real, int index)
     cuda_attention_open(c);
     cuda_xent_open(c);
     cuda_fp8_open(c);
-}
-
-static void close_events(cudaEvent_t *e, int n)
-{
-    for (int i = 0; i < n; i++)
-        CUDA_OK(cudaEventDestroy(e[i]));
 }
 
 void cuda_close(Device *d)
@@ -492,10 +503,11 @@ void cuda_close(Device *d)
     close_events(c->sent, CUDA_PIECES);
     close_events(c->landed, 2);
     close_events(&c->before, 1);
-    close_events(c->mark, DEVICE_MARKS);
+    close_events(c->mark, c->mark_room);
     CUDA_OK(cudaFree(c->workspace));
     CUDA_OK(cudaFreeHost(c->piece));
     CUDA_OK(cudaFreeHost(c->landing));
+    free(c->mark);
     free(c->taken.at);
     free(c->mapped.at);
     free(c->pinned.at);

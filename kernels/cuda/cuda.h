@@ -55,7 +55,8 @@ typedef struct {
     CudaCopies snapshots;              /* snapshot: on a stream of its own */
     CudaCopies trips[CUDA_WAYS];       /* offload, prefetch, side stream: a stream each */
     cudaStream_t ops;                  /* from side_begin to side_end the stream of the ops; else NULL */
-    cudaEvent_t mark[DEVICE_MARKS];    /* mark t is mark[t % DEVICE_MARKS]; these events have times */
+    cudaEvent_t *mark;                 /* [mark_room] mark t is mark[t % mark_room]; these have times */
+    int mark_room;
     int64_t marks;                     /* marks so far */
     cudaEvent_t before;                /* end of the ops so far; recorded for each copy beside them */
     int unsettled;                     /* bool: `compute` does not wait yet for the last snapshot */

@@ -19,6 +19,8 @@ static void run_pair(const Stage *stage, const Instr *f, const Instr *b)
     enter(stage, b);
     double start = stage->mark ? now() : 0;
     stage->pair(stage->ctx, f, b, took);
+    if (stage->settle)
+        stage->settle(stage->ctx, b);
     if (!stage->mark)
         return;
     stage->mark(stage->ctx, f, start, start + took[0]);
@@ -30,6 +32,8 @@ static void run_one(const Stage *stage, const Instr *i)
     enter(stage, i);
     double start = stage->mark ? now() : 0;
     stage->act[i->op](stage->ctx, i);
+    if (stage->settle)
+        stage->settle(stage->ctx, i);
     if (stage->mark)
         stage->mark(stage->ctx, i, start, now());
 }

@@ -15,6 +15,9 @@ typedef struct {
     /* before each instruction: returns when the message that it needs has arrived, so that mark does not
      * count the wait; NULL: no messages */
     void (*arrive)(void *ctx, const Instr *i);
+    /* after each instruction: returns when the device has done it, so that mark gets the time that it took;
+     * NULL: the device is not late, or it is not to be kept from running ahead */
+    void (*settle)(void *ctx, const Instr *i);
     /* after each instruction: start and end in s on the clock of now(); NULL: nobody listens */
     void (*mark)(void *ctx, const Instr *i, double start, double end);
     /* between instructions: moves messages along */

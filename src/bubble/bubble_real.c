@@ -252,6 +252,7 @@ void bubble_real(Table *t, const Config *cfg, int steps)
     r.generation.sequence = batch;
     r.step.feed = run_sequence;
     r.stage.mark = mark;
+    r.stage.settle = r.dev.late ? step_settle : NULL;
     for (int i = 1; i <= steps + 1; i++) {         /* the first one is warm-up */
         trace_step(&r.trace, i);
         run_gradients(&r);

@@ -49,6 +49,9 @@ typedef struct {
 /* Messages that this rank sends on one axis of the grid in a step. */
 typedef struct { int64_t ops, bytes; } Traffic;
 
+/* An instruction that computes, on a device that runs late: the device's marks before and behind it. */
+typedef struct { InstrKind op; int64_t begin, end; } InstrSpan;
+
 /* A step that has been launched. */
 typedef struct {
     Metrics m;                 /* what the host knows of the step so far */
@@ -56,6 +59,7 @@ typedef struct {
     double counted;            /* share of its tokens with a loss, as ModelNow has it */
     int64_t consumed_samples;  /* before the step */
     int64_t begin, end;        /* the device's marks, before the step's first op and behind its last op */
+    int spans;                 /* instructions in RunFlight.span */
     Limits limits;             /* a step above them is a spike */
 } Launched;
 #define STEPS_OPEN 2
@@ -132,6 +136,7 @@ typedef struct {
     int64_t launched, collected;
     Launched step[STEPS_OPEN]; /* step number n is at n % STEPS_OPEN */
     Verdict *verdict;          /* [STEPS_OPEN] on the host, written by the device */
+    InstrSpan *span;           /* [STEPS_OPEN][step_instructions()] on a GPU; else NULL */
     int64_t *counts;           /* [STEPS_OPEN] RouterStats.count of each; NULL: no experts */
     double *sums;              /* [STEPS_OPEN] RouterStats.sums of each, on the host, written by the device */
     RouterMetrics routers;     /* of the step collected last; its counts are among `counts` */
@@ -193,6 +198,7 @@ typedef struct {
     Loader *source;
     int64_t source_first;      /* first sample of the step in `source` */
     double loader_waited;      /* loader_wait_seconds at the end of the last instruction */
+    int64_t mark;              /* the device's mark before the instruction that is launched */
     Verdict verdict;           /* the last one seen; gscale times a gradient is that of the mean loss */
 } RunStep;
 
@@ -396,6 +402,10 @@ void run_reference(Run *r, Device *d, ReferenceTime *whole, ReferenceTime *calm)
 
 /* Fills r->stage with the functions of step.c, and sets where the model's microbatches come from. */
 void step_open(Run *r);
+/* The most instructions of a training list of this rank. */
+int step_instructions(const Run *r);
+/* Stage.settle of a recorded step on a device that runs late: waits until it has done the instruction. */
+void step_settle(void *run, const Instr *i);
 /* Runs one training step. Its microbatches come from r->step.feed. */
 void step_train(Run *r, const Lists *l);
 /* Runs one evaluation. share_rows: as model_begin's. */

@@ -149,17 +149,64 @@ static void stage_step(void *run, const Instr *i)
 /* 0 where the microbatches come from elsewhere. */
 static double waited_for_data(const Run *r) { return r->loader ? loader_wait_seconds(r->loader) : 0; }
 
+/* ---- times of instructions ---- */
+
+static int computes(InstrKind op) { return op == I_F || op == I_B || op == I_D || op == I_W || op == I_S; }
+
+int step_instructions(const Run *r)
+{
+    int most = 0;
+    for (int i = 0; i < r->cfg->batch_steps; i++)
+        most = r->plan.lists[i].train.n > most ? r->plan.lists[i].train.n : most;
+    return most;
+}
+
+void step_settle(void *run, const Instr *i)
+{
+    Device *d = &((Run *)run)->dev;
+    int64_t end = computes(i->op) ? d->mark(d) : -1;
+    if (end >= 0)
+        d->between(d, end, end);
+}
+
+static void add_ms(Metrics *m, InstrKind op, double ms)
+{
+    if (op == I_F)
+        m->forward_ms += ms;
+    else if (op == I_S)
+        m->optimizer_ms += ms;
+    else if (computes(op))
+        m->backward_ms += ms;
+}
+
+/* The host only launches what a late device does later: run_collect asks the device how long it took. Of an F
+ * and a B by turns the F has the time of both. */
+static void span_end(Run *r, InstrKind op)
+{
+    RunFlight *f = &r->flight;
+    int at = (int)(f->launched % STEPS_OPEN), most = step_instructions(r);
+    Launched *s = &f->step[at];
+    BUG_ON(s->spans == most);
+    int64_t end = r->dev.mark(&r->dev);
+    f->span[at * most + s->spans++] = (InstrSpan){op, r->step.mark, end};
+    r->step.mark = end;
+}
+
+static void add_spans(Run *r, const Launched *s, Metrics *m)
+{
+    const InstrSpan *x = &r->flight.span[(s - r->flight.step) * step_instructions(r)];
+    for (int i = 0; i < s->spans; i++)
+        add_ms(m, x[i].op, r->dev.between(&r->dev, x[i].begin, x[i].end));
+}
+
 /* Adds an instruction's time to the step's metrics, and to the timeline when one is recorded. */
 static void mark(void *run, const Instr *i, double start, double end)
 {
     Run *r = run;
-    double ms = (end - start) * 1e3;
-    if (i->op == I_F)
-        r->step.metrics->forward_ms += ms;
-    else if (i->op == I_B || i->op == I_D || i->op == I_W)
-        r->step.metrics->backward_ms += ms;
-    else if (i->op == I_S)
-        r->step.metrics->optimizer_ms += ms;
+    if (!r->dev.late)
+        add_ms(r->step.metrics, i->op, (end - start) * 1e3);
+    else if (computes(i->op))
+        span_end(r, i->op);
     if (r->trace.on)
         trace_instr(&r->trace, i, start, end);
     double waited = waited_for_data(r);
@@ -176,6 +223,8 @@ static void note(void *run, const Instr *i)
              (long long)((Run *)run)->progress.iteration + 1);
     flight_instr(i, ((Run *)run)->progress.iteration + 1);
     comm_note(text);
+    if (((Run *)run)->dev.late && ((Run *)run)->step.metrics && computes(i->op))
+        ((Run *)run)->step.mark = ((Run *)run)->dev.mark(&((Run *)run)->dev);
 }
 
 void step_open(Run *r)
@@ -278,15 +327,20 @@ void run_step(Run *r, const Metrics *so_far)
     r->step.metrics = m;
     r->stage.mark = mark;
     trace_step(&r->trace, p->iteration + 1);
+    if (r->trace.on && r->dev.late) {  /* the timeline has the times of the device, not of launches */
+        r->dev.sync(&r->dev);
+        r->stage.settle = step_settle;
+    }
     r->step.loader_waited = waited;
     own_begin(&r->own);
     account_begin(r);
     launch(r);
     r->step.metrics = NULL;            /* what runs outside of a step updates nothing */
     r->stage.mark = NULL;
+    r->stage.settle = NULL;
     s->ticket = r->step.ticket;
     m->data_ms = (waited_for_data(r) - waited) * 1e3;
-    m->forward_ms -= m->data_ms;
+    m->forward_ms -= r->dev.late ? 0 : m->data_ms;
     r->flight.launched++;
     p->iteration++;
     p->consumed_samples += batch;
@@ -335,6 +389,7 @@ void run_collect(Run *r, Metrics *m)
         judge_spike(r, s, &v);
     }
     *m = s->m;
+    add_spans(r, s, m);
     m->skipped_iterations += r->spikes.skipped;
     m->lm_loss = v.loss;
     m->grad_norm = v.norm;

@@ -1,4 +1,4 @@
-/* test_emulation_steps -- elapsed_ms of steps on a GPU, by the GPU's clock
+/* test_emulation_steps -- times of steps on a GPU and of their parts, by the GPU's clock
  *
  * The emulation counts the time, and the linker gives that clock to the host too (Makefile). The queue of
  * the GPU holds a part of a step: the host sees the end of a step late, when most of the next one has run.
@@ -27,6 +27,7 @@ static const char keys[] =
     "optimizer: {lr: 0.01, lr_decay_style: constant}\n"
     "data: {tokenizer_type: none}\n"
     "precision: {device: cuda}\n"
+    "log: {trace_steps: [15]}\n"
     "checkpoint: {save: steps}\n";
 
 static const Config *configure(void)
@@ -60,8 +61,20 @@ static const Batch *microbatch(void *run, int mb)
     return &batch;
 }
 
+/* Forward, backward and update are the parts of a step: the host only launches them. */
+static double check_parts(const Metrics *m)
+{
+    double sum = m->forward_ms + m->backward_ms + m->optimizer_ms;
+    CHECK(m->forward_ms > 0.1 * m->elapsed_ms && m->backward_ms > m->forward_ms && m->optimizer_ms > 0,
+          "forward %g ms, backward %g, update %g", m->forward_ms, m->backward_ms, m->optimizer_ms);
+    CHECK(sum > 0.8 * m->elapsed_ms && sum <= m->elapsed_ms * (1 + 1e-6), "parts of %g ms of a step of %g",
+          sum, m->elapsed_ms);
+    return sum;
+}
+
 /* Launches `steps` steps and collects them as the training loop does; the last `open` stay open. Adds each
- * step's time to ms[]. Returns how many were collected. */
+ * step's time to ms[], and that of its parts to parts[]. Returns how many were collected. */
+static double parts[2 * STEPS];
 static int go(Run *r, int steps, int open, double *ms)
 {
     int n = 0;
@@ -70,6 +83,7 @@ static int go(Run *r, int steps, int open, double *ms)
         for (int keep = i + 1 < steps ? 1 : open; run_open_steps(r) > keep; n++) {
             Metrics m;
             run_collect(r, &m);
+            parts[n] = check_parts(&m);
             ms[n] = m.elapsed_ms;
         }
     }
@@ -113,6 +127,24 @@ static void busy_host(Run *r, double step)
     }
 }
 
+/* The timeline of a step has the GPU's times: its instructions one behind the other. */
+static void recorded(Run *r)
+{
+    double ms[2], sum = 0, last = 0;
+    const Trace *t = &r->trace;
+    int64_t from = t->n;
+    CHECK(go(r, 2, 0, ms) == 2 && t->n > from, "%lld events", (long long)(t->n - from));
+    for (int64_t i = from; i < t->n; i++) {
+        const TraceEvent *e = &t->ring[i % t->max];
+        if (e->kind != I_F && e->kind != I_B && e->kind != I_S)
+            continue;
+        CHECK(e->start >= last, "an instruction starts at %g, before %g", e->start, last);
+        sum += (e->end - e->start) * 1e3;
+        last = e->end;
+    }
+    CHECK(fabs(sum / parts[0] - 1) < 0.1, "a timeline of %g ms of instructions of %g", sum, parts[0]);
+}
+
 int main(void)
 {
     static Run r;
@@ -122,6 +154,7 @@ int main(void)
     r.step.feed = microbatch;
     double step = steps_in_a_row(&r);
     busy_host(&r, step);
+    recorded(&r);
     run_close(&r);
     return test_end();
 }
