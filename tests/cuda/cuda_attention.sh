@@ -63,13 +63,20 @@ run ours deterministic_mode=false attention_backend=flash sdc_rerun=true sdc_che
 says ours 'our own kernels: attention_backend is flash$'
 cmp -s "$work/ours.losses" "$work/flash.losses" || { echo "deterministic_mode changes our own kernels"; exit 1; }
 refused 2 'config[a-z-]*' deterministic_mode=false sdc_rerun=true
-square() { # MODE: bytes of the plan for 1024 tokens: cuDNN's T x T workspace is there or not
-    "$program" plan "$work/tiny.yaml" seq_length=1024 deterministic_mode="$1" --json |
+square() { # MODE options: bytes of the plan: cuDNN's T x T workspace is there or not
+    mode=$1
+    shift
+    "$program" plan "$work/tiny.yaml" "$@" deterministic_mode="$mode" --json |
         awk -F'[:,]' '/"total"/ { print $2; exit }'
 }
-# 2 samples, 2 heads: 1024 x 1024 gradients of scores in BF16; or dq and one sum a row, 65 numbers in F32
-more=$((4 * 1024 * 1024 * 2 - 4 * 1024 * 65 * 4))
-[ $(($(square true) - $(square false))) = $more ] || { echo "plan: $(square true), $(square false)"; exit 1; }
+squares() { # TOKENS HEADS SAMPLES: T x T gradients of scores in BF16; or dq and one sum a row, 65 numbers in F32
+    options="seq_length=$1 num_attention_heads=$2 micro_batch_size=$3"
+    # shellcheck disable=SC2086
+    more=$(($(square true $options) - $(square false $options)))
+    [ $more = $(($1 * $2 * $3 * ($1 * 2 - 65 * 4))) ] || { echo "plan: $options: $more bytes more"; exit 1; }
+}
+squares 1024 2 2
+squares 2048 32 1              # one sample of just 256 MiB
 
 # cases that cuDNN cannot compute, with the reason that the run prints
 EMULATION_CUDNN=absent run absent
