@@ -344,8 +344,10 @@ static const Case cases[] = {
     XENT(56, 50, 0, 1, 'o'),
     XENT(64, 30, 10, 0, 'o'),
     XENT(64, 64, 0, 0, '-'),
-    /* 227 KB of shared memory hold seven tiles; the other tiles are read again. When dlogits overwrites
-     * logits, the last tile is written where the first of these is read */
+    /* half of 227 KB of shared memory holds seven tiles of F32 logits; the other tiles are read again. When
+     * dlogits of 16 bits overwrites logits, the last tile is written where the first of these is read */
+    XENT_WHOLE(60000, 50000, 0, 'o'),
+    /* too wide: two launches */
     XENT_WHOLE(120000, 119987, 0, 'o'),
     XENT_WHOLE(8192, 8192, 1, 'o'),
     XENT_WHOLE(56, 50, 0, 'o'),
