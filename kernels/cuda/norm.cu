@@ -342,8 +342,8 @@ template <class T, int ADD> static void launch_fwd(Cuda *c, const Plan &p, Norm 
         LAUNCH((k_norm_fwd<T, 4, 1, ADD>), grid, block, SLOTS, s, a);
 }
 
-/* Two blocks an SM of an H200, or as many as the registers of its 512 threads allow; each of four turns or
- * more: a block writes its sums of all columns. */
+/* Two blocks an SM of an H200; of fewer than 256 threads, as many as have 512 threads, for which an SM has
+ * registers. Each takes four turns or more: a block writes its sums of all columns. */
 static const int64_t SMS = 132, BWD_THREADS = 512, BWD_TURNS = 4;
 static int64_t bwd_blocks(const Plan &p)
 {
