@@ -736,8 +736,8 @@ struct Device {
     void (*wait_snapshots)(Device *d);
     /* Times by the device's clock. mark returns a ticket of the moment when every op launched before it has
      * run; between waits for `to` and returns the ms from one moment to the other. A ticket is good until
-     * there are DEVICE_MARKS later ones, or on a late device n, which mark_room has asked for. mark_room is
-     * called before the first mark; only late devices have it */
+     * there are DEVICE_MARKS later ones, or n, for which mark_room has asked before the first mark. Only a
+     * GPU has mark_room */
     int64_t (*mark)(Device *d);
     double (*between)(Device *d, int64_t from, int64_t to);
     void (*mark_room)(Device *d, int n);

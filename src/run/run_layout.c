@@ -170,7 +170,7 @@ static void take(Run *r, Device *dev, RunArenas *from, const char *run_dir, int 
     r->flight.verdict = arena_take(host, STEPS_OPEN * sizeof *r->flight.verdict);
     if (c->device == DEVICE_CUDA)
         r->flight.span = arena_take(host, STEPS_OPEN * (size_t)step_instructions(r) * sizeof(InstrSpan));
-    if (dev->late)             /* an instruction has two marks, a step two, a recorded instruction one more */
+    if (dev->mark_room)        /* an instruction has two marks, a step two, a recorded instruction one more */
         dev->mark_room(dev, STEPS_OPEN * (3 * step_instructions(r) + 2));
     routers_open(r, host);
     mem->buffers += grown(run, &before);

@@ -194,16 +194,18 @@ static void span_end(Run *r, InstrKind op)
 
 static void add_spans(Run *r, const Launched *s, Metrics *m)
 {
-    const InstrSpan *x = &r->flight.span[(s - r->flight.step) * step_instructions(r)];
-    for (int i = 0; i < s->spans; i++)
-        add_ms(m, x[i].op, r->dev.between(&r->dev, x[i].begin, x[i].end));
+    int64_t first = (s - r->flight.step) * step_instructions(r);
+    for (int i = 0; i < s->spans; i++) {
+        const InstrSpan *x = &r->flight.span[first + i];
+        add_ms(m, x->op, r->dev.between(&r->dev, x->begin, x->end));
+    }
 }
 
 /* Adds an instruction's time to the step's metrics, and to the timeline when one is recorded. */
 static void mark(void *run, const Instr *i, double start, double end)
 {
     Run *r = run;
-    if (!r->dev.late)
+    if (!r->flight.span)
         add_ms(r->step.metrics, i->op, (end - start) * 1e3);
     else if (computes(i->op))
         span_end(r, i->op);
@@ -223,7 +225,7 @@ static void note(void *run, const Instr *i)
              (long long)((Run *)run)->progress.iteration + 1);
     flight_instr(i, ((Run *)run)->progress.iteration + 1);
     comm_note(text);
-    if (((Run *)run)->dev.late && ((Run *)run)->step.metrics && computes(i->op))
+    if (((Run *)run)->flight.span && ((Run *)run)->step.metrics && computes(i->op))
         ((Run *)run)->step.mark = ((Run *)run)->dev.mark(&((Run *)run)->dev);
 }
 
@@ -327,7 +329,7 @@ void run_step(Run *r, const Metrics *so_far)
     r->step.metrics = m;
     r->stage.mark = mark;
     trace_step(&r->trace, p->iteration + 1);
-    if (r->trace.on && r->dev.late) {  /* the timeline has the times of the device, not of launches */
+    if (r->trace.on && r->flight.span) {  /* the timeline has the times of the device, not of launches */
         r->dev.sync(&r->dev);
         r->stage.settle = step_settle;
     }
@@ -340,7 +342,7 @@ void run_step(Run *r, const Metrics *so_far)
     r->stage.settle = NULL;
     s->ticket = r->step.ticket;
     m->data_ms = (waited_for_data(r) - waited) * 1e3;
-    m->forward_ms -= r->dev.late ? 0 : m->data_ms;
+    m->forward_ms -= r->flight.span ? 0 : m->data_ms;
     r->flight.launched++;
     p->iteration++;
     p->consumed_samples += batch;
