@@ -193,7 +193,8 @@ def need(build, programs):
 
 def make_tokens(prefix, vocabulary, n, code="H"):
     """Random tokens, low numbers more often, as a Megatron pair: of 16 bits, or with code "i" of 32."""
-    if os.path.exists(f"{prefix}.idx"):
+    kind = 8 if code == "H" else 4
+    if os.path.exists(f"{prefix}.idx") and open(f"{prefix}.idx", "rb").read(18)[17:] == bytes([kind]):
         return
     os.makedirs(os.path.dirname(prefix), exist_ok=True)
     draw = random.Random(0)
@@ -201,7 +202,7 @@ def make_tokens(prefix, vocabulary, n, code="H"):
     with open(f"{prefix}.bin", "wb") as f:
         tokens.tofile(f)
     with open(f"{prefix}.idx", "wb") as f:
-        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, 8 if code == "H" else 4, 1, 2, len(tokens), 0, 0, 1))
+        f.write(b"MMIDIDX\0\0" + struct.pack("<QBQQiqqq", 1, kind, 1, 2, len(tokens), 0, 0, 1))
 
 
 def last_line(text):
