@@ -4,7 +4,7 @@
  * workspace with NaN. A backward in any order starts the sums of dq at another key each time.
  *
  * EMULATION_CUDNN=absent: there is no library. =forward: it has no backward graphs. =greedy: a backward
- * asks for more workspace than it may have. =single: so does one of several samples. */
+ * asks for more workspace than it may have. =few: so does one of more than two samples. */
 #include "emulation.h"
 #include "lt_numbers.h"
 #include "sdpa.h"
@@ -51,7 +51,7 @@ SdpaPlan *sdpa_plan(Sdpa *, const SdpaShape *shape, size_t bytes, SdpaWhy *why)
     const char *no = shape->dim % 8 || shape->dim > 256 ? "heads of 8 to 256, multiples of 8"
                      : shape->heads % shape->kv_heads ? "query heads that key heads do not divide"
                      : shape->backward && asked("forward") ? "backward: not supported" : NULL;
-    int greedy = asked("greedy") || (asked("single") && shape->batch > 1);
+    int greedy = asked("greedy") || (asked("few") && shape->batch > 2);
     size_t need = sdpa_plan_bytes(&p) + (greedy && shape->backward ? bytes : 0);
     for (int i = 0; i <= (shape->backward ? SDPA_DV : SDPA_O); i++)
         if (shape->ld[i] * 2 % 16)

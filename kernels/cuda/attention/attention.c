@@ -41,20 +41,26 @@ static SdpaShape shape_of(const CudaAttention *t, const AttentionCall *call)
 /* ---- before the first step ---- */
 
 /* Makes the graph of a shape, of the most samples that have room. Returns NULL, and why it has none for all
- * samples, if there is none. */
+ * samples, if even one sample has none. */
 static SdpaPlan *graph_of(Sdpa *library, const SdpaShape *a, size_t room, int64_t *pieces, SdpaWhy *why)
 {
-    SdpaPlan *plan = sdpa_plan(library, a, room, why);
-    for (*pieces = 1; !plan && a->backward && *pieces < a->batch;) {
-        SdpaShape some = *a;
-        SdpaWhy other;
-        do
-            ++*pieces;
-        while (a->batch % *pieces);
+    SdpaPlan *plan = sdpa_plan(library, a, room, why), *one;
+    SdpaShape some = *a;
+    SdpaWhy other;
+    *pieces = 1;
+    if (plan || !a->backward || a->batch == 1)
+        return plan;
+    some.batch = 1;
+    one = sdpa_plan(library, &some, room, &other);
+    for (*pieces = 2; one && *pieces < a->batch; ++*pieces) {
         some.batch = a->batch / *pieces;
-        plan = sdpa_plan(library, &some, room, &other);
+        plan = a->batch % *pieces ? NULL : sdpa_plan(library, &some, room, &other);
+        if (plan) {
+            sdpa_plan_close(one);
+            return plan;
+        }
     }
-    return plan;
+    return one;
 }
 
 static void add_call(Cuda *c, CudaAttention *t, const SdpaShape *a, size_t room, AttentionUse *use)
