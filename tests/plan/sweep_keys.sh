@@ -149,6 +149,11 @@ seven='num_layers=32 hidden_size=4096 num_attention_heads=32 ffn_hidden_size=110
 needs 4 num_layers=40 hidden_size=5120 num_attention_heads=40 ffn_hidden_size=13824
 needs 16 num_layers=80 hidden_size=8192 num_attention_heads=64 num_query_groups=8 ffn_hidden_size=28672
 needs 128 num_layers=126 hidden_size=16384 num_attention_heads=128 num_query_groups=8 ffn_hidden_size=53248 --world 64,128
+# a path that a shell would cut
+cp "$work/gpt.yaml" "$work/a gpt.yaml"
+# shellcheck disable=SC2086
+"$TRAIN" sweep "$work/a gpt.yaml" --machine h100 --smallest-world $llama $seven > "$work/out" 2> "$work/err" || fail "a path"
+grep -Fq "train sweep '$work/a gpt.yaml' --world 2 --machine h100 " "$work/out" || fail "$(grep '^next' "$work/out")"
 
 refused() {
     "$TRAIN" sweep "$work/gpt.yaml" "$@" > "$work/out" 2> "$work/err"
