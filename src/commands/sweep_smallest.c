@@ -76,8 +76,8 @@ static void answer(const Sweep *s, json_t *tried, int json)
         sweep_winner(stdout, s);
         char *path = args_text(1, (char *[]){(char *)s->path}), *words = args_text(s->nargs, s->args);
         char *machine = args_text(1, (char *[]){(char *)s->machine});
-        printf("next       train sweep%s --world %d --machine%s%s ranks all layouts\n", path, s->world, machine,
-               words);
+        printf("next       train sweep%s --world %d --machine%s%s ranks all layouts\n", path, s->world,
+               machine, words);
         free(path);
         free(machine);
         free(words);
