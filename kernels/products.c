@@ -117,7 +117,7 @@ size_t attention_room(const AttentionCall *c, int any_order)
     size_t each = s->heads > s->kv_heads ? 2 * rows * dim * dtype_size(c->mat[0].type) : 0;
     size_t sums = rows * (dim + 1) * sizeof(float), seq = (size_t)positions_rows(&s->q);
     size_t square = (size_t)s->heads * seq * seq * dtype_size(c->mat[0].type), most = (size_t)256 << 20;
-    size_t squares = (size_t)s->batch * square < most ? (size_t)s->batch * square : square <= most ? most : 0;
+    size_t all = (size_t)s->batch * square, squares = square > most ? 0 : all < most ? all : most;
     sums = any_order || sums > squares ? sums : squares;
     return c->backward ? small + sums + each : small;
 }

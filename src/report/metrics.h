@@ -27,7 +27,8 @@
  * params_norm, num_zeros: filled in on logged steps where log_params_norm and log_num_zeros_in_grad are
  * set, else NAN. elapsed_ms: a whole step by the device's clock, from the end of the step before, or from its
  * launch where that is later, to its own end; without saving and evaluating, which checkpoint_ms and eval_ms
- * count. The report's "other" is elapsed_ms less data, forward, backward and optimizer.
+ * count. forward_ms, backward_ms, optimizer_ms: on a GPU by its clock, too. The report's "other" is
+ * elapsed_ms less data, forward, backward and optimizer.
  * goodput: time of the run's steps over its wall time, from its first start to this line. A step that was
  * lost and run again counts once; start-ups, saves, evaluations, and waits between a death and its
  * restart are wall time. The time between a run that was stopped, or died without a supervisor, and the

@@ -164,9 +164,10 @@ int step_instructions(const Run *r)
 void step_settle(void *run, const Instr *i)
 {
     Device *d = &((Run *)run)->dev;
-    int64_t end = computes(i->op) ? d->mark(d) : -1;
-    if (end >= 0)
-        d->between(d, end, end);
+    if (!computes(i->op))
+        return;
+    int64_t end = d->mark(d);
+    d->between(d, end, end);
 }
 
 static void add_ms(Metrics *m, InstrKind op, double ms)
@@ -219,14 +220,14 @@ static void mark(void *run, const Instr *i, double start, double end)
 
 static void note(void *run, const Instr *i)
 {
+    Run *r = run;
     char text[96], what[32];
     instr_print(i, what, sizeof what);
-    snprintf(text, sizeof text, "%s of iteration %lld", what,
-             (long long)((Run *)run)->progress.iteration + 1);
-    flight_instr(i, ((Run *)run)->progress.iteration + 1);
+    snprintf(text, sizeof text, "%s of iteration %lld", what, (long long)r->progress.iteration + 1);
+    flight_instr(i, r->progress.iteration + 1);
     comm_note(text);
-    if (((Run *)run)->flight.span && ((Run *)run)->step.metrics && computes(i->op))
-        ((Run *)run)->step.mark = ((Run *)run)->dev.mark(&((Run *)run)->dev);
+    if (r->flight.span && r->step.metrics && computes(i->op))
+        r->step.mark = r->dev.mark(&r->dev);
 }
 
 void step_open(Run *r)

@@ -62,13 +62,17 @@ static inline double difference(const Pair *p)
     return worst;
 }
 
+/* Element i of the CPU's matrix, row by row. */
+static inline double cell(const Pair *p, int64_t i)
+{
+    return get(p->host.p, i / p->host.cols * p->host.ld + i % p->host.cols, p->host.type);
+}
 /* Largest magnitude of the CPU's matrix. */
 static inline double largest_of(const Pair *p)
 {
     double most = 0;
     for (int64_t i = 0; i < p->host.rows * p->host.cols; i++)
-        most = fmax(most, fabs(get(p->host.p, i / p->host.cols * p->host.ld + i % p->host.cols,
-                                   p->host.type)));
+        most = fmax(most, fabs(cell(p, i)));
     return most;
 }
 

@@ -25,11 +25,6 @@ static double fp8_value(uint8_t u, Fp8Format f)
  * scale. */
 typedef struct { Pair x; Mat8 rows, cols; Fp8Scale *scale; double *want, inverse; size_t bytes; } Eight;
 
-static double cell(const Pair *p, int64_t i)
-{
-    return get(p->host.p, i / p->host.cols * p->host.ld + i % p->host.cols, p->host.type);
-}
-
 /* What the tensor cores' sums lose, relative to the largest product of 32: they keep some 14 bits on
  * Hopper (DeepSeek-AI 2024, arXiv:2412.19437, sec 3.5.2), and all on the emulated GPU. Adds a product of
  * 2^-e to 1. */
