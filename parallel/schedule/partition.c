@@ -551,19 +551,12 @@ static void descend(Share *s, Partition *out, Favourites *known, int most)
                         better = 1;
 }
 
-/* A number below n, the same in every run. */
-static int draw(Share *s, int n)
-{
-    s->seed = s->seed * 6364136223846793005u + 1442695040888963407u;
-    return (int)((s->seed >> 33) % (uint64_t)n);
-}
-
 /* Moves some units of a partition at random. */
 static void kick(Share *s, Partition *out)
 {
     int stages = s->p * out->v;
-    for (int left = 1 + draw(s, 3), tries = 0; left && tries < 100; tries++) {
-        int k = 1 + draw(s, stages - 1), count = 1 + draw(s, stages - k), by = draw(s, 2) ? 1 : -1;
+    for (int left = 1 + draw(&s->seed, 3), tries = 0; left && tries < 100; tries++) {
+        int k = 1 + draw(&s->seed, stages - 1), count = 1 + draw(&s->seed, stages - k), by = draw(&s->seed, 2) ? 1 : -1;
         shift(out, k, count, by);
         if (in_order(s, out))
             left--;

@@ -19,324 +19,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TICKS = 1 << 20, RANK_BITS = 13 };      /* ticks of the longest cost */
-#define NEVER INT64_MAX
-enum { STRING_CHUNKS = UINT8_MAX / 3 };
-
-/* Ticks of a step. span: the longest time of a rank, from its first start to its last end. */
-typedef struct { int64_t makespan, span; } Score;
-
-/* A rule. */
 typedef struct {
-    int *first, *later;            /* [p] most microbatches of chunk 0 between F and D: before the first D of
-                                    * the rank; after it */
-    double patience;               /* a rank idles rather than do W for less than this share of W's time */
-    double delay;                  /* F may delay D by this share of F's time */
-    int hungry;                    /* bool: W goes first while F has no room */
-    uint8_t turn[2 * STRING_CHUNKS]; /* [2v] which goes first of those that can run: chunk * 3 + 0 F, 1 D */
-} Greed;
-
-typedef struct {
-    int p, v, m, n;                /* n: stages */
-    int *rank, *stage;             /* [n] rank of a stage; stage at rank * v + chunk */
-    int64_t *cost[3];              /* [n] ticks of F, D, W */
-    int64_t *hop[2];               /* [n] ticks of the message after F, after D; 0: it stays on its rank */
-    Held has;
-    double *need;                  /* [n] FD and FW of a stage and of those of later chunks of its rank */
-    double *quota;                 /* [p] microbatches of chunk 0 that a rank has room for, by the times that
-                                    * those of its chunks are held */
-    uint8_t *best, *trial;         /* [p][3vm] strings: 3 * chunk + 0 F, 1 D, 2 W; microbatches by count */
+    Greedy g;
+    uint8_t *best;                 /* strings, as of g.trial */
     Score score, least;            /* of `best`; a bound that no order can beat */
     Score last;                    /* of the rule played last */
-    int64_t *ready[2];             /* [n*m] when the input of F, of D is there; -1: not known yet */
-    int64_t *at, *began;           /* [p] when the rank is free; when its first F started */
-    int (*done)[3];                /* [n] F, D, W so far */
-    int *begun, *returned;         /* [p] instructions, D so far */
-    double *held;                  /* [p] of what a rank has, held now */
     int64_t *start, *was;          /* [p][3vm] start times: of the last replay; of the string in work */
     int *place;                    /* [3][n][m] index of each F, D, W in the string being improved */
-    uint64_t *heap;                /* [events] when a rank looks again: time, then rank */
-    int events, room;              /* in the heap; that it has room for */
-    int64_t budget;                /* instructions that may still be played */
+    int64_t most;                  /* instructions that may be played in all */
     int rules;                     /* rules played so far */
-    double scale;                  /* ticks of a unit of the costs */
 } Search;
 
 /* Most instructions played in a search, about a tenth of a second; rules that are played in any case. */
 enum { BUDGET = 4000000, RULES_LEAST = 10 };
-
-/* Instructions of a rank; its part of a string. */
-static int length(const Search *s) { return 3 * s->v * s->m; }
-static uint8_t *string_of(const Search *s, uint8_t *all, int r)
-{
-    return all + (size_t)r * (size_t)length(s);
-}
-
-/* ---- events ---- */
-
-static void push(Search *s, int64_t time, int rank)
-{
-    uint64_t key = (uint64_t)time << RANK_BITS | (uint64_t)rank;
-    BUG_ON(time >> (63 - RANK_BITS));
-    if (s->events == s->room) {
-        s->room = s->room ? 2 * s->room : 4 * s->p;
-        s->heap = xrealloc(s->heap, (size_t)s->room * sizeof *s->heap);
-    }
-    int i = s->events++;
-    for (; i && s->heap[(i - 1) / 2] > key; i = (i - 1) / 2)
-        s->heap[i] = s->heap[(i - 1) / 2];
-    s->heap[i] = key;
-}
-
-static uint64_t pop(Search *s)
-{
-    uint64_t top = s->heap[0], key = s->heap[--s->events];
-    int i = 0, n = s->events;
-    for (int c; (c = 2 * i + 1) < n; i = c) {
-        c += c + 1 < n && s->heap[c + 1] < s->heap[c];
-        if (s->heap[c] >= key)
-            break;
-        s->heap[i] = s->heap[c];
-    }
-    s->heap[i] = key;
-    return top;
-}
-
-/* Starts a play or replay. */
-static void reset(Search *s)
-{
-    size_t all = (size_t)s->n * (size_t)s->m;
-    memset(s->done, 0, (size_t)s->n * sizeof *s->done);
-    memset(s->begun, 0, 2 * (size_t)s->p * sizeof *s->begun);
-    memset(s->held, 0, (size_t)s->p * sizeof *s->held);
-    memset(s->at, 0, (size_t)s->p * sizeof *s->at);
-    memset(s->ready[0], 0xff, 2 * all * sizeof **s->ready);
-    memset(s->ready[0], 0, (size_t)s->m * sizeof **s->ready);      /* stage 0 waits for no F */
-    s->budget -= 3 * (int64_t)all;
-}
-
-/* Whether FD of stage i is held from the arrival of its input on. */
-static int arrives(const Search *s, int i) { return s->has.early && i && s->rank[i - 1] != s->rank[i]; }
-
-static void hold(Search *s, int i, int kind, int sign)
-{
-    s->held[s->rank[i]] += sign * s->has.data[kind][i];
-}
-
-/* What the next `op` of stage i takes and frees. Gradients are held from the start of the D that makes
- * them. */
-static void hold_for(Search *s, int i, int op)
-{
-    int next = i + 1 < s->n;
-    if (op == 2) {
-        hold(s, i, SLOT_FW, -1);
-        hold(s, i, SLOT_DW, -1);
-    } else if (op == 1) {
-        hold(s, i, SLOT_FD, -1);
-        if (!next)
-            hold(s, i, SLOT_DW, 1);
-        if (i)
-            hold(s, i - 1, SLOT_DW, 1);
-    } else {
-        if (!arrives(s, i))
-            hold(s, i, SLOT_FD, 1);
-        hold(s, i, SLOT_FW, 1);
-        if (next && arrives(s, i + 1))
-            hold(s, i + 1, SLOT_FD, 1);
-    }
-}
-
-/* Runs the next `op` of stage i at time t. Its result is there when it ends, on another rank a message later.
- * Returns the stage that gets the result; -1: none. */
-static int run(Search *s, int i, int op, int64_t t)
-{
-    int r = s->rank[i], mb = s->done[i][op]++, to = -1;
-    int64_t end = s->at[r] = t + s->cost[op][i];
-    if (!s->begun[r]++)
-        s->began[r] = t;
-    s->returned[r] += op == 1;
-    hold_for(s, i, op);
-    if (op == 0 && i + 1 < s->n)
-        s->ready[0][(size_t)(to = i + 1) * (size_t)s->m + (size_t)mb] = end + s->hop[0][i];
-    else if (op == 0)
-        s->ready[1][(size_t)i * (size_t)s->m + (size_t)mb] = end;
-    else if (op == 1 && i)
-        s->ready[1][(size_t)(to = i - 1) * (size_t)s->m + (size_t)mb] = end + s->hop[1][i];
-    return to;
-}
-
-/* Whether rank r has room for more. */
-static int has_room(const Search *s, int r, double more)
-{
-    return s->held[r] + more <= s->has.room[r] * (1 + 1e-9);
-}
-
-static Score score_of(const Search *s)
-{
-    Score z = {0, 0};
-    for (int r = 0; r < s->p; r++) {
-        int64_t span = s->at[r] - s->began[r];
-        z.makespan = s->at[r] > z.makespan ? s->at[r] : z.makespan;
-        z.span = span > z.span ? span : z.span;
-    }
-    return z;
-}
 
 static int better(Score a, Score b)
 {
     return a.makespan != b.makespan ? a.makespan < b.makespan : a.span < b.span;
 }
 
-static int goes_on(const Search *s) { return s->budget > 0 && better(s->least, s->score); }
-
-/* ---- a rule ---- */
-
-/* Whether a rule's bound lets rank r begin one more F of chunk 0. */
-static int within(const Search *s, const Greed *rule, int r)
-{
-    const int *n = s->done[s->stage[r * s->v]];
-    return n[0] - n[1] < (s->returned[r] ? rule->later : rule->first)[r];
-}
-
-/* When the F or D `what` of rank r may run; NEVER: not before the rank is fed. F of a chunk leaves room for
- * one microbatch of each later chunk, so that what has begun can end.
- *   full  out  bool, set where F waits for room alone */
-static int64_t when(const Search *s, const Greed *rule, int r, int what, int *full)
-{
-    int c = what / 3, op = what % 3, i = s->stage[r * s->v + c];
-    const int *n = s->done[i];
-    if (n[op] == (op ? n[0] : s->m) || (what == 0 && !within(s, rule, r)))
-        return NEVER;
-    double there = op == 0 && arrives(s, i) ? s->has.data[SLOT_FD][i] : 0;
-    if (op == 0 && !has_room(s, r, s->need[i] - there)) {
-        *full = 1;
-        return NEVER;
-    }
-    if (op == 0 && i + 1 < s->n && arrives(s, i + 1) && !has_room(s, s->rank[i + 1], s->need[i + 1]))
-        return NEVER;
-    int64_t known = s->ready[op][(size_t)i * (size_t)s->m + (size_t)n[op]];
-    return known < 0 ? NEVER : known;
-}
-
-/* The chunk whose W rank r would do; -1: there is none. */
-static int next_w(const Search *s, int r)
-{
-    int found = -1, most = 0;
-    for (int c = 0; c < s->v; c++) {
-        const int *n = s->done[s->stage[r * s->v + c]];
-        if (n[1] - n[2] > most) {
-            most = n[1] - n[2];
-            found = c;
-        }
-    }
-    return found;
-}
-
-/* What rank r begins at time t, as in a string; -1: nothing until *again (NEVER: until it is fed). */
-static int decide(const Search *s, const Greed *rule, int r, int64_t t, int64_t *again)
-{
-    int full = 0, w = next_w(s, r), found = -1;
-    const int *stage = s->stage + r * s->v;
-    int64_t next = NEVER, d = NEVER;
-    for (int k = 0; k < 2 * s->v; k++) {
-        int what = rule->turn[k];
-        int64_t at = when(s, rule, r, what, &full);
-        found = at <= t && found < 0 ? what : found;
-        next = at > t && at < next ? at : next;
-        d = what % 3 && at > t && at < d ? at : d;
-    }
-    *again = next;
-    if (w >= 0 && full && rule->hungry)
-        return 3 * w + 2;
-    if (found >= 0) {
-        int64_t f = s->cost[0][stage[found / 3]];
-        if (found % 3 || d == NEVER || (double)(t + f - d) <= rule->delay * (double)f)
-            return found;
-    }
-    if (w >= 0 && (next == NEVER || full ||
-                   (double)(next - t) >= rule->patience * (double)s->cost[2][stage[w]]))
-        return 3 * w + 2;
-    return -1;
-}
-
-/* Plays a rule and writes `trial`. 0: the ranks are stuck. */
-static int play(Search *s, const Greed *rule)
-{
-    int left = 3 * s->n * s->m;
-    reset(s);
-    s->events = 0;
-    for (int r = 0; r < s->p; r++)
-        push(s, 0, r);
-    while (s->events) {
-        uint64_t event = pop(s);
-        int64_t t = (int64_t)(event >> RANK_BITS), again;
-        int r = event & ((1 << RANK_BITS) - 1);
-        if (t < s->at[r])
-            continue;
-        int what = decide(s, rule, r, t, &again);
-        if (what >= 0) {
-            int i = s->stage[r * s->v + what / 3], op = what % 3;
-            string_of(s, s->trial, r)[s->begun[r]] = (uint8_t)what;
-            int to = run(s, i, op, t);
-            left--;
-            push(s, s->at[r], r);
-            if (to >= 0 && s->at[s->rank[to]] <= t)
-                push(s, s->at[r] + s->hop[op][i], s->rank[to]);
-            for (int c = 0; c < s->v && op && s->has.early; c++)   /* there is room for what these send */
-                if (s->stage[r * s->v + c])
-                    push(s, s->at[r], s->rank[s->stage[r * s->v + c] - 1]);
-        } else if (again != NEVER) {
-            push(s, again, r);
-        }
-    }
-    return left == 0;
-}
+static int goes_on(const Search *s) { return s->g.played < s->most && better(s->least, s->score); }
 
 /* ---- strings ---- */
 
-/* Runs what stands next in rank r's string of `trial` as long as its input is known. Returns the instructions
- * run; -1: the string is wrong, or the rank holds too much. */
-static int replay_rank(Search *s, int r)
-{
-    int from = s->begun[r];
-    while (s->begun[r] < length(s)) {
-        int at = s->begun[r], what = string_of(s, s->trial, r)[at], op = what % 3;
-        int i = s->stage[r * s->v + what / 3], *n = s->done[i];
-        int64_t t = op == 2 ? 0 : s->ready[op][(size_t)i * (size_t)s->m + (size_t)n[op]];
-        double more = s->has.data[SLOT_FD][i] + s->has.data[SLOT_FW][i];
-        if ((op == 1 && n[1] >= n[0]) || (op == 2 && n[2] >= n[1]) || (op == 0 && !has_room(s, r, more)))
-            return -1;
-        if (t < 0)
-            break;
-        t = t > s->at[r] ? t : s->at[r];
-        s->start[(size_t)r * (size_t)length(s) + (size_t)at] = t;
-        run(s, i, op, t);
-    }
-    return s->begun[r] - from;
-}
-
-/* Replays `trial`. 0: the ranks wait for each other, or one holds too much. */
-static int replay(Search *s)
-{
-    int left = 3 * s->n * s->m, moved = 1;
-    reset(s);
-    while (moved)
-        for (int turn = moved = 0; turn < 2 * s->p; turn++) {      /* down for F, up for D */
-            int ran = replay_rank(s, turn < s->p ? turn : 2 * s->p - 1 - turn);
-            if (ran < 0)
-                return 0;
-            moved |= ran;
-            left -= ran;
-        }
-    return left == 0;
-}
-
 static int keep_if_better(Search *s)
 {
-    Score z = score_of(s);
+    Score z = greedy_score(&s->g);
     if (!better(z, s->score))
         return 0;
-    memcpy(s->best, s->trial, (size_t)s->p * (size_t)length(s));
+    memcpy(s->best, s->g.trial, (size_t)s->g.p * (size_t)greedy_length(&s->g));
     s->score = z;
     return 1;
 }
@@ -346,18 +57,18 @@ static int keep_if_better(Search *s)
 /* Writes `ahead` F; then in turn D, the W of `late` microbatches before, and F; then the W that are left. */
 static void write_known(Search *s, int r, int ahead, int late)
 {
-    uint8_t *out = string_of(s, s->trial, r);
+    uint8_t *out = greedy_string(&s->g, s->g.trial, r);
     int f = 0, w = 0;
-    while (f < ahead && f < s->m)
+    while (f < ahead && f < s->g.m)
         *out++ = 0, f++;
-    for (int b = 0; b < s->m; b++) {
+    for (int b = 0; b < s->g.m; b++) {
         *out++ = 1;
         if (b >= late)
             *out++ = 2, w++;
-        if (f < s->m)
+        if (f < s->g.m)
             *out++ = 0, f++;
     }
-    while (w++ < s->m)
+    while (w++ < s->g.m)
         *out++ = 2;
 }
 
@@ -366,13 +77,13 @@ static void write_known(Search *s, int r, int ahead, int late)
 static void try_known(Search *s)
 {
     for (int late = 0; late < 3; late++) {
-        double most = s->has.room[0];          /* of microbatches that take 1 */
-        for (int r = 0; r < s->p; r++) {
-            most = fmin(most, s->has.room[r]);
-            int ahead = late == 2 ? 2 * (s->p - r) - 1 : s->p - r;
+        double most = s->g.has.room[0];          /* of microbatches that take 1 */
+        for (int r = 0; r < s->g.p; r++) {
+            most = fmin(most, s->g.has.room[r]);
+            int ahead = late == 2 ? 2 * (s->g.p - r) - 1 : s->g.p - r;
             write_known(s, r, !late && most < ahead ? (int)most : ahead, late * r);
         }
-        if (replay(s))
+        if (greedy_replay(&s->g, s->start))
             keep_if_better(s);
         BUG_ON(s->score.makespan == NEVER);
     }
@@ -382,40 +93,39 @@ static void try_known(Search *s)
  * UP: as many F as fit before the input of the first D can be there, rounded down and up. ALL: m. */
 enum { H1, H2, DOWN, UP, ALL };
 
-static int bound_of(const Search *s, int r, int kind)
+static int bound_of(const Greedy *g, int r, int kind)
 {
-    int64_t trip = s->cost[0][r], f = trip > 0 ? trip : 1;
+    int64_t trip = g->cost[0][r], f = trip > 0 ? trip : 1;
     switch (kind) {
-    case H1:  return s->p - r;
-    case H2:  return 2 * (s->p - r) - 1;
-    case ALL: return s->m;
+    case H1:  return g->p - r;
+    case H2:  return 2 * (g->p - r) - 1;
+    case ALL: return g->m;
     }
-    for (int k = r + 1; k < s->p; k++)
-        trip += s->cost[0][k] + s->cost[1][k] + s->hop[0][k - 1] + s->hop[1][k];
+    for (int k = r + 1; k < g->p; k++)
+        trip += g->cost[0][k] + g->cost[1][k] + g->hop[0][k - 1] + g->hop[1][k];
     trip = (trip + (kind == UP ? f - 1 : 0)) / f;
-    return trip > s->m ? s->m : trip < 1 ? 1 : (int)trip;
+    return trip > g->m ? g->m : trip < 1 ? 1 : (int)trip;
 }
 
 static const double patience[] = {0.5, 1, 0, 0.25, 0.75};
 enum { PATIENCES = sizeof patience / sizeof *patience };
 
 /* Rule `index` of one stage a rank; 0: there are no more. */
-static int rule_of_one(const Search *s, int index, Greed *rule)
+static int rule_of_one(const Greedy *g, int index, Rule *rule)
 {
     static const uint8_t bounds[][2] = {{H1, H1}, {H2, H1},  {H2, H2}, {H2, ALL},
                                         {UP, H2}, {UP, ALL}, {UP, UP}, {DOWN, ALL}};
     static const double delay[] = {1, 0.5, 0.25};
+    static const uint8_t turn[] = {1, 0};
     enum { PAIRS = sizeof bounds / sizeof *bounds, RULES = PAIRS * PATIENCES * 3 };
     if (index >= RULES)
         return 0;
-    for (int r = 0; r < s->p; r++) {
-        rule->first[r] = bound_of(s, r, bounds[index % PAIRS][0]);
-        rule->later[r] = bound_of(s, r, bounds[index % PAIRS][1]);
+    rule_alike(g, rule, turn, patience[index / PAIRS % PATIENCES]);
+    for (int r = 0; r < g->p; r++) {
+        rule->most[r] = bound_of(g, r, bounds[index % PAIRS][0]);
+        rule->most[g->p + r] = rule->most[2 * g->p + r] = bound_of(g, r, bounds[index % PAIRS][1]);
     }
-    rule->patience = patience[index / PAIRS % PATIENCES];
     rule->delay = delay[index / PAIRS / PATIENCES];
-    rule->turn[0] = 1;
-    rule->turn[1] = 0;
     return 1;
 }
 
@@ -444,41 +154,41 @@ static void merge(int index, int v, uint8_t *turn)
 }
 
 /* Rule `index` of several stages a rank; 0: there are no more. */
-static int rule_of_many(const Search *s, int index, Greed *rule)
+static int rule_of_many(const Greedy *g, int index, Rule *rule)
 {
     static const double share[] = {1, 1.1, 0.9, 0.8, 0.7, 0};      /* of the quota; 0: no bound */
     enum { SHARES = sizeof share / sizeof *share, WAITS = 3 };
-    int turns = s->v == 2 ? 24 : 12, turn = index % turns, rest = index / turns;
+    int turns = g->v == 2 ? 24 : 12, turn = index % turns, rest = index / turns;
     if (rest >= SHARES * WAITS * 2)
         return 0;
-    for (int r = 0; r < s->p; r++) {
-        double bound = floor(share[rest % SHARES] * s->quota[r] + 0.5);
-        bound = share[rest % SHARES] > 0 ? fmin(fmax(1, bound), s->m) : s->m;
-        rule->first[r] = rule->later[r] = (int)bound;
-    }
-    rule->patience = patience[rest / SHARES % WAITS];
-    rule->delay = 1;
-    rule->hungry = rest / SHARES / WAITS;
-    if (s->v == 2)
-        permute(turn, rule->turn);
+    uint8_t order[2 * STRING_CHUNKS];
+    if (g->v == 2)
+        permute(turn, order);
     else
-        merge(turn, s->v, rule->turn);
+        merge(turn, g->v, order);
+    rule_alike(g, rule, order, patience[rest / SHARES % WAITS]);
+    for (int i = 0; i < PHASES * g->p * g->v; i++) {
+        double bound = floor(share[rest % SHARES] * g->quota[i / g->v % g->p] + 0.5);
+        bound = share[rest % SHARES] > 0 && i % g->v == 0 ? fmin(fmax(1, bound), g->m) : g->m;
+        rule->most[i] = (int)bound;
+    }
+    rule->hungry = rest / SHARES / WAITS;
     return 1;
 }
 
-static int rule_of(const Search *s, int index, Greed *rule)
+int search_rule(const Greedy *g, int index, Rule *rule)
 {
-    return s->v == 1 ? rule_of_one(s, index, rule) : rule_of_many(s, index, rule);
+    return g->v == 1 ? rule_of_one(g, index, rule) : rule_of_many(g, index, rule);
 }
 
-static int try_rule(Search *s, const Greed *rule)
+static int try_rule(Search *s, const Rule *rule)
 {
     if (!goes_on(s) && (s->rules >= RULES_LEAST || !better(s->least, s->score)))
         return 0;
     s->rules++;
-    if (!play(s, rule))
+    if (!greedy_play(&s->g, rule))
         return 0;
-    s->last = score_of(s);
+    s->last = greedy_score(&s->g);
     return keep_if_better(s);
 }
 
@@ -488,11 +198,10 @@ static int try_grid(Search *s, Favourites *known)
 {
     int found = -1, all = !known || !known->n, n = known ? known->n : 0;
     Score score[RULES_KEPT];
-    Greed rule = {.first = xcalloc(2 * (size_t)s->p, sizeof(int))};
-    rule.later = rule.first + s->p;
+    Rule rule = rule_open(&s->g);
     for (int k = 0; all || k < n; k++) {
         int index = all ? k : known->rule[k];
-        if (!rule_of(s, index, &rule))
+        if (!search_rule(&s->g, index, &rule))
             break;
         s->last = (Score){NEVER, NEVER};
         if (try_rule(s, &rule))
@@ -509,26 +218,26 @@ static int try_grid(Search *s, Favourites *known)
         score[at] = s->last;
         known->rule[at] = index;
     }
-    free(rule.first);
+    rule_close(&rule);
     return found;
 }
 
 /* ---- improvement ---- */
 
-/* Changes the rule's bounds one after the other as long as that helps. */
-static void climb(Search *s, Greed *rule)
+/* Changes the rule's bounds on chunk 0 one after the other as long as that helps. */
+static void climb(Search *s, Rule *rule)
 {
     static const int by[] = {1, -1, 2, -2};
-    int *bound = rule->first, n = 2 * s->p, idle = 0;
+    int n = BEHIND * s->g.p, idle = 0;
     for (int i = 0; idle < n && goes_on(s); i = (i + 1) % n) {
-        int before = bound[i];
+        int *bound = rule->most + i * s->g.v, before = *bound;
         idle++;
         for (size_t k = 0; k < sizeof by / sizeof *by && idle; k++) {
-            bound[i] = before + by[k];
-            if (bound[i] > 0 && try_rule(s, rule))
+            *bound = before + by[k];
+            if (*bound > 0 && try_rule(s, rule))
                 idle = 0;
             else
-                bound[i] = before;
+                *bound = before;
         }
     }
 }
@@ -536,12 +245,12 @@ static void climb(Search *s, Greed *rule)
 /* Exchanges instructions i and i + 1 of rank r in `trial`. 1: that is better; 0: they are exchanged back. */
 static int exchange(Search *s, int r, int i)
 {
-    uint8_t *x = string_of(s, s->trial, r) + i, first = x[0];
+    uint8_t *x = greedy_string(&s->g, s->g.trial, r) + i, first = x[0];
     if (x[0] == x[1])
         return 0;
     x[0] = x[1];
     x[1] = first;
-    if (goes_on(s) && replay(s) && keep_if_better(s))
+    if (goes_on(s) && greedy_replay(&s->g, s->start) && keep_if_better(s))
         return 1;
     x[1] = x[0];
     x[0] = first;
@@ -550,23 +259,23 @@ static int exchange(Search *s, int r, int i)
 
 static int *place_of(const Search *s, int op, int stage, int mb)
 {
-    return &s->place[((size_t)op * (size_t)s->n + (size_t)stage) * (size_t)s->m + (size_t)mb];
+    return &s->place[((size_t)op * (size_t)s->g.n + (size_t)stage) * (size_t)s->g.m + (size_t)mb];
 }
 
 /* Copies `best` to `trial` and fills was and place. Returns the rank that ends last. */
 static int open_best(Search *s)
 {
-    size_t all = (size_t)s->p * (size_t)length(s);
+    size_t all = (size_t)s->g.p * (size_t)greedy_length(&s->g);
     int last = 0;
-    memcpy(s->trial, s->best, all);
-    BUG_ON(!replay(s));
+    memcpy(s->g.trial, s->best, all);
+    BUG_ON(!greedy_replay(&s->g, s->start));
     memcpy(s->was, s->start, all * sizeof *s->was);
-    memset(s->done, 0, (size_t)s->n * sizeof *s->done);
-    for (int r = 0; r < s->p; r++) {
-        last = s->at[r] > s->at[last] ? r : last;
-        for (int i = 0; i < length(s); i++) {
-            int what = string_of(s, s->trial, r)[i], stage = s->stage[r * s->v + what / 3];
-            *place_of(s, what % 3, stage, s->done[stage][what % 3]++) = i;
+    memset(s->g.done, 0, (size_t)s->g.n * sizeof *s->g.done);
+    for (int r = 0; r < s->g.p; r++) {
+        last = s->g.at[r] > s->g.at[last] ? r : last;
+        for (int i = 0; i < greedy_length(&s->g); i++) {
+            int what = greedy_string(&s->g, s->g.trial, r)[i], stage = s->g.stage[r * s->g.v + what / 3];
+            *place_of(s, what % 3, stage, s->g.done[stage][what % 3]++) = i;
         }
     }
     return last;
@@ -576,12 +285,12 @@ static int open_best(Search *s)
  * neighbours on it. 1: an exchange helped; 0: none does. */
 static int mend(Search *s)
 {
-    int r = open_best(s), i = length(s) - 1;
+    int r = open_best(s), i = greedy_length(&s->g) - 1;
     while (i > 0) {
-        const uint8_t *x = string_of(s, s->trial, r);
-        const int64_t *was = s->was + (size_t)r * (size_t)length(s);
-        int op = x[i] % 3, stage = s->stage[r * s->v + x[i] / 3], mb = 0;
-        if (was[i] == was[i - 1] + s->cost[x[i - 1] % 3][s->stage[r * s->v + x[i - 1] / 3]]) {
+        const uint8_t *x = greedy_string(&s->g, s->g.trial, r);
+        const int64_t *was = s->was + (size_t)r * (size_t)greedy_length(&s->g);
+        int op = x[i] % 3, stage = s->g.stage[r * s->g.v + x[i] / 3], mb = 0;
+        if (was[i] == was[i - 1] + s->g.cost[x[i - 1] % 3][s->g.stage[r * s->g.v + x[i - 1] / 3]]) {
             if (exchange(s, r, i - 1))                             /* it waited for its own rank */
                 return 1;
             i--;
@@ -589,11 +298,11 @@ static int mend(Search *s)
         }
         for (int k = 0; k < i; k++)
             mb += x[k] == x[i];
-        if (op == 1 && stage == s->n - 1)                          /* waited for its own F */
+        if (op == 1 && stage == s->g.n - 1)                          /* waited for its own F */
             op = 0;
         else
             stage += op == 0 ? -1 : 1;
-        r = s->rank[stage];
+        r = s->g.rank[stage];
         i = *place_of(s, op, stage, mb);
     }
     return 0;
@@ -604,15 +313,15 @@ static Score least_of(const Search *s)
 {
     Score least = {0, 0};
     int64_t head = 0;
-    for (int r = 0; r < s->p; r++) {
+    for (int r = 0; r < s->g.p; r++) {
         int64_t work = 0;
-        for (int c = 0; c < s->v; c++) {
-            int i = s->stage[r * s->v + c];
-            work += s->m * (s->cost[0][i] + s->cost[1][i] + s->cost[2][i]);
+        for (int c = 0; c < s->g.v; c++) {
+            int i = s->g.stage[r * s->g.v + c];
+            work += s->g.m * (s->g.cost[0][i] + s->g.cost[1][i] + s->g.cost[2][i]);
         }
         least.span = work > least.span ? work : least.span;
         least.makespan = head + work > least.makespan ? head + work : least.makespan;
-        head += s->cost[0][r] + s->hop[0][r];
+        head += s->g.cost[0][r] + s->g.hop[0][r];
     }
     return least;
 }
@@ -620,147 +329,52 @@ static Score least_of(const Search *s)
 /* known, budget: as search_order. */
 static void search(Search *s, Favourites *known, int64_t budget)
 {
-    Greed rule = {.first = xcalloc(2 * (size_t)s->p, sizeof(int))};
-    rule.later = rule.first + s->p;
-    s->budget = known ? INT64_MAX : budget;            /* all that are known are played */
-    s->score = (Score){NEVER, NEVER};
+    Rule rule = rule_open(&s->g);
+    s->most = known ? INT64_MAX : budget;              /* all that are known are played */
     s->least = least_of(s);
-    if (s->v == 1 && !s->has.early)
+    if (s->g.v == 1 && !s->g.has.early)
         try_known(s);
     int best = try_grid(s, known);
     if (known)
-        s->budget = budget;
-    if (best >= 0 && rule_of(s, best, &rule))
+        s->most = s->g.played + budget;
+    if (best >= 0 && search_rule(&s->g, best, &rule))
         climb(s, &rule);
-    int mends = !s->has.early && s->score.makespan != NEVER;   /* a replay does not know when inputs arrive */
+    int mends = !s->g.has.early && s->score.makespan != NEVER;   /* a replay does not know when inputs arrive */
     while (mends && goes_on(s) && mend(s))
         ;
-    free(rule.first);
-}
-
-/* ---- from and to a shape ---- */
-
-static double cost_of(const PipeShape *s, int k, int stage)
-{
-    return k == 3 ? pipe_hop(s, stage) : s->cost[k] ? s->cost[k][stage] : 1;
-}
-
-/* Fills quota: a microbatch of a stage is held at least from its F to its D, on its way through the stages
- * behind and back. */
-static void set_quotas(Search *s)
-{
-    double held = 0, *all = xcalloc((size_t)s->p, sizeof *all);
-    for (int i = s->n - 1; i >= 0; i--) {
-        double own = (double)(s->cost[0][i] + s->cost[1][i]);
-        all[s->rank[i]] += (held + own) * (s->has.data[SLOT_FD][i] + s->has.data[SLOT_FW][i]);
-        if (i < s->p)
-            s->quota[s->rank[i]] =
-                all[s->rank[i]] > 0 ? s->has.room[s->rank[i]] * (held + own) / all[s->rank[i]] : 0;
-        held += own + (i ? (double)(s->hop[1][i] + s->hop[0][i - 1]) : 0);
-    }
-    free(all);
-}
-
-static void search_close(Search *s)
-{
-    free(s->quota);
-    free(s->rank);
-    for (int k = 0; k < 3; k++)
-        free(s->cost[k]);
-    free(s->hop[0]);
-    free(s->best);
-    free(s->ready[0]);
-    free(s->at);
-    free(s->begun);
-    free(s->held);
-    free(s->done);
-    free(s->start);
-    free(s->place);
-    free(s->heap);
-}
-
-/* Writes the best strings as lists. */
-static void write_lists(const Search *s, InstrList *out)
-{
-    static const uint8_t instr[] = {I_F, I_D, I_W};
-    memset(s->done, 0, (size_t)s->n * sizeof *s->done);
-    for (int r = 0; r < s->p; r++)
-        for (int i = 0; i < length(s); i++) {
-            int what = string_of(s, s->best, r)[i], chunk = what / 3, op = what % 3;
-            int mb = s->done[s->stage[r * s->v + chunk]][op]++;
-            out[r].list[out[r].n++] = (Instr){.op = instr[op], .chunk = (uint8_t)chunk, .unit = WHOLE,
-                                              .mb = (uint16_t)mb};
-        }
+    rule_close(&rule);
 }
 
 static void search_open(Search *s, const PipeShape *shape, const Held *held)
 {
-    size_t p = (size_t)shape->p, m = (size_t)shape->m, n = p * (size_t)shape->v;
-    double longest = 0;
-    *s = (Search){.p = shape->p, .v = shape->v, .m = shape->m, .n = (int)n, .has = *held,
-                  .score = {NEVER, NEVER}};
-    BUG_ON(s->v > STRING_CHUNKS);
-    for (int k = 0; k < 4; k++)
-        for (size_t i = 0; i < n; i++)
-            longest = fmax(longest, cost_of(shape, k, (int)i));
-    s->scale = longest > 0 ? TICKS / longest : 0;
-    s->quota = xcalloc(p + n, sizeof *s->quota);
-    s->need = s->quota + p;
-    s->rank = xcalloc(2 * n, sizeof *s->rank);
-    s->stage = s->rank + n;
-    for (int k = 0; k < 3; k++)
-        s->cost[k] = xcalloc(n, sizeof *s->cost[k]);
-    s->hop[0] = xcalloc(2 * n, sizeof *s->hop[0]);
-    s->hop[1] = s->hop[0] + n;
-    for (int i = 0; i < s->n; i++) {
-        int chunk;
-        pipe_place(shape, i, &s->rank[i], &chunk);
-        s->stage[s->rank[i] * s->v + chunk] = i;
-        for (int k = 0; k < 3; k++)
-            s->cost[k][i] = llrint(cost_of(shape, k, i) * s->scale);
-    }
-    for (int r = 0; r < s->p; r++) {
-        double later = 0;
-        for (int c = s->v - 1; c >= 0; c--) {
-            int i = s->stage[r * s->v + c];
-            later = s->need[i] = later + held->data[SLOT_FD][i] + held->data[SLOT_FW][i];
-        }
-    }
-    for (int i = 0; i < s->n; i++) {
-        int64_t hop = llrint(cost_of(shape, 3, i) * s->scale);
-        s->hop[0][i] = i + 1 < s->n && s->rank[i + 1] == s->rank[i] ? 0 : hop;
-        s->hop[1][i] = i && s->rank[i - 1] == s->rank[i] ? 0 : hop;
-    }
-    set_quotas(s);
-    s->best = xcalloc(2 * 3 * n, m);
-    s->trial = s->best + 3 * n * m;
-    s->ready[0] = xcalloc(2 * n * m, sizeof *s->ready[0]);
-    s->ready[1] = s->ready[0] + n * m;
-    s->at = xcalloc(2 * p, sizeof *s->at);
-    s->began = s->at + p;
-    s->begun = xcalloc(2 * p, sizeof *s->begun);
-    s->returned = s->begun + p;
-    s->held = xcalloc(p, sizeof *s->held);
-    s->done = xcalloc(n, sizeof *s->done);
-    s->start = xcalloc(2 * 3 * n * m, sizeof *s->start);
-    s->was = s->start + 3 * n * m;
-    s->place = xcalloc(3 * n * m, sizeof *s->place);
+    *s = (Search){.score = {NEVER, NEVER}};
+    greedy_open(&s->g, shape, held);
+    size_t all = (size_t)s->g.p * (size_t)greedy_length(&s->g);
+    s->best = xcalloc(all, sizeof *s->best);
+    s->start = xcalloc(2 * all, sizeof *s->start);
+    s->was = s->start + all;
+    s->place = xcalloc(all, sizeof *s->place);
+}
+
+static void search_close(Search *s)
+{
+    greedy_close(&s->g);
+    free(s->best);
+    free(s->start);
+    free(s->place);
 }
 
 double search_order(const PipeShape *shape, const Held *held, Favourites *known, int64_t budget,
                     InstrList *out)
 {
     Search s;
-    int fits = 1;
     search_open(&s, shape, held);
-    for (int r = 0; r < s.p; r++)
-        fits &= has_room(&s, r, s.need[s.stage[r * s.v]]);
-    if (fits)
+    if (greedy_stages(&s.g, shape))
         search(&s, known, budget);
-    fits = s.score.makespan != NEVER;
-    double makespan = !fits ? INFINITY : s.scale > 0 ? (double)s.score.makespan / s.scale : 0;
+    int fits = s.score.makespan != NEVER;
+    double makespan = !fits ? INFINITY : s.g.scale > 0 ? (double)s.score.makespan / s.g.scale : 0;
     if (out && fits)
-        write_lists(&s, out);
+        greedy_lists(&s.g, s.best, out);
     search_close(&s);
     return makespan;
 }

@@ -2,19 +2,12 @@
  * this room: zb-auto is written by it, and partition.h asks how long a step of its stages takes. */
 #ifndef SEARCH_H
 #define SEARCH_H
-#include "schedule.h"
+#include "greedy.h"
 
 enum { RULES_KEPT = 6 };
 
 /* The best rules of a search, best first, for the next search of a pipeline with as many stages a rank. */
 typedef struct { int n, rule[RULES_KEPT]; } Favourites;
-
-/* What microbatches take and ranks have, in bytes or any other unit. */
-typedef struct {
-    const double *room;                /* [p] of a rank */
-    const double *data[SLOT_KINDS];    /* [p*v] of a microbatch in a stage, for each lifetime (schedule.h) */
-    int early;                         /* bool: FD begins with the arrival of its input, else with F */
-} Held;
 
 /* Searches an order; returns its makespan, in the unit of the costs. INFINITY: none was found that fits, as
  * where a rank cannot hold one microbatch of each of its stages.
@@ -22,4 +15,8 @@ typedef struct {
  *   budget  in      instructions that may be played beside `known`
  *   out     out     [p] compute of every rank, as of schedule_generate; NULL: not wanted */
 double search_order(const PipeShape *s, const Held *held, Favourites *known, int64_t budget, InstrList *out);
+
+/* Writes rule `index` of a grid of rules in which all ranks are alike but for their bounds. 0: there are no
+ * more. */
+int search_rule(const Greedy *g, int index, Rule *rule);
 #endif
