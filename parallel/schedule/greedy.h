@@ -1,9 +1,9 @@
-/* greedy -- ranks played forward in time by a rule: what search.h and partition.h try orders with. Private to this
- * room.
+/* greedy -- ranks played forward in time by a rule: what search.h and partition.h try orders with. Private to
+ * this room.
  *
- * Of the F and D that can run a rank takes the first in the rule's order of chunks, while memory and the rule's
- * bounds allow F; W where it would otherwise wait for longer than the rule allows, or where F has no room.
- * Time is whole ticks, nothing is random: equal rules give equal orders. */
+ * Of the F and D that can run a rank takes the first in the rule's order of chunks, while memory and the
+ * rule's bounds allow F; W where it would otherwise wait for longer than the rule allows, or where F has no
+ * room. Time is whole ticks, nothing is random: equal rules give equal orders. */
 #ifndef GREEDY_H
 #define GREEDY_H
 #include "schedule.h"
@@ -25,8 +25,8 @@ typedef struct { int64_t makespan, span; } Score;
 
 /* What each rank does in each phase. One block of memory from `patience` on. */
 typedef struct {
-    double *patience;              /* [PHASES][p] a rank idles rather than do W for less than this share of W's
-                                    * time */
+    double *patience;              /* [PHASES][p] a rank idles rather than do W for less than this share of
+                                    * W's time */
     int *most;                     /* [PHASES][p][v] most microbatches of a chunk between F and D */
     uint8_t *turn;                 /* [PHASES][p][2v] which goes first of those that can run: chunk * 3 + 0 F,
                                     * 1 D */
@@ -67,8 +67,8 @@ int greedy_stages(Greedy *g, const PipeShape *shape);
 /* Plays a rule and writes `trial`. 0: the ranks are stuck. */
 int greedy_play(Greedy *g, const Rule *rule);
 
-/* Replays `trial`, and writes when each instruction starts, [p][3vm]. 0: the ranks wait for each other, or one
- * holds too much. It does not know Held.early. */
+/* Replays `trial`, and writes when each instruction starts, [p][3vm]. 0: the ranks wait for each other, or
+ * one holds too much. It does not know Held.early. */
 int greedy_replay(Greedy *g, int64_t *start);
 
 Score greedy_score(const Greedy *g);   /* of what was played last */

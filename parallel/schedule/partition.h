@@ -7,10 +7,11 @@
  * With one stage a rank there is a time for every stage that no order of the step can beat (bound.h), which
  * depends on where the stage begins and ends, and on the first stage. So the least of all partitions' bounds
  * is found exactly. With two it is found likewise, with times of the ranks that depend on where their two
- * stages begin and end. The search begins at the partition that has the least bound and, with several stages
- * a rank, at one whose ranks have work as equal as moves make it. It moves units between stages as long as
- * the order of the moved partition is shorter (search.h), then begins again at the best, with some units
- * moved at random. */
+ * stages begin and end; with three in a loop, of not too many units, with their work. The search begins at
+ * the partition that has the least bound and, with several stages a rank, at one whose ranks have work as
+ * equal as moves make it. It moves units between stages as long as the order of the moved partition is
+ * shorter (search.h). partition_improve then changes the partition and the rule of its order together, a rule
+ * for each rank (greedy.h), by simulated annealing. */
 #ifndef PARTITION_H
 #define PARTITION_H
 #include "schedule.h"
@@ -32,15 +33,17 @@ typedef struct {
     int published;             /* bool: in the orders of zb-v or 1F1B, else in those of search.h */
     int *first;                /* [p * v + 1] first unit of each stage; n. In a loop a stage may be empty */
     double makespan;           /* of the order of these stages; INFINITY: nothing was found that fits */
+    double hoped;              /* the same, before its lists had to fit into memory once they are packed */
     InstrList *list;           /* [p] that order: compute of every rank */
     Instr *all;                /* memory of the lists */
-    double bound;              /* of partition_bound, for this placement; for more stages of units_bound */
+    double bound;              /* of partition_bound, for this placement */
     int tried;                 /* partitions that were ordered */
 } Partition;
 
 /* The least time of a step over all partitions and orders that hold at most shape.limit microbatches and
  * u->room bytes on a rank; INFINITY: none fits.
- *   v, vee  in  stages of a rank, 1 or 2; bool: the two lie in a V, else in a loop */
+ *   v, vee  in  stages of a rank, 1 to 3; bool: two lie in a V, else in a loop. With three, and more units
+ *               than there is time for, the bound of units_bound */
 double partition_bound(const Units *u, int v, int vee);
 
 /* The same over all partitions in any number of stages a rank, wherever they lie, empty ones too: at most any
@@ -51,6 +54,9 @@ double units_bound(const Units *u);
  *   v, vee, published  in  as in Partition; published: a V, or one stage a rank
  *   most               in  partitions that may be ordered */
 void partition_search(Partition *out, const Units *u, int v, int vee, int published, int most);
+/* Improves what was found, for which it takes some seconds, by other partitions in other orders. Leaves it as
+ * it is where nothing better is found. */
+void partition_improve(Partition *p, const Units *u);
 void partition_close(Partition *p);
 
 /* The shape of a partition, with the costs of its stages in cost [3 * p * v]: F, D, W of each. Its lists are

@@ -1,9 +1,7 @@
 /* search -- orders F, D and W of every rank by search, for any costs, stages and bounds on memory (Qi et
  * al. 2023, arXiv:2401.10241, sec 3: the heuristics behind ZB-1p and ZB-2p, for stages placed in any way).
  *
- * A rule plays the ranks forward in time: of the F and D that can run the first in the rule's order of
- * chunks, while memory and the rule's bounds allow F; W where the rank would otherwise wait for longer
- * than the rule allows, or where F has no room. With one stage a rank rules differ in how many
+ * Rules play the ranks forward in time (greedy.h). With one stage a rank they differ in how many
  * microbatches a rank may have between F and D, before its first D and later; in how long a rank waits for
  * D or F before it does W; and in how long F may delay D. With several they differ in the order of F and D
  * of the chunks too, and the bound is for chunk 0, a share of what its rank can hold. The orders of 1F1B,
@@ -339,7 +337,7 @@ static void search(Search *s, Favourites *known, int64_t budget)
         s->most = s->g.played + budget;
     if (best >= 0 && search_rule(&s->g, best, &rule))
         climb(s, &rule);
-    int mends = !s->g.has.early && s->score.makespan != NEVER;   /* a replay does not know when inputs arrive */
+    int mends = !s->g.has.early && s->score.makespan != NEVER;     /* replays do not know of early inputs */
     while (mends && goes_on(s) && mend(s))
         ;
     rule_close(&rule);

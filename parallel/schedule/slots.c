@@ -258,6 +258,84 @@ static size_t in_gaps(Pack *p, size_t most)
     return 0;
 }
 
+/* Data with the whole of their lifetime, in events of Schedule.life. */
+typedef struct {
+    size_t bytes, from;
+    int begin, end;
+    Life life;
+} Whole;
+
+/* The longer lists have more pairs of data than there is time to look at. */
+enum { WHOLES_MOST = 2048, WASTE = 100 };      /* WASTE: where a smaller part is lost it stays */
+
+static int larger(const void *a, const void *b)
+{
+    const Whole *x = a, *y = b;
+    return x->bytes != y->bytes ? (x->bytes < y->bytes ? 1 : -1) : x->begin - y->begin;
+}
+
+static int larger_for_longer(const void *a, const void *b)
+{
+    const Whole *x = a, *y = b;
+    double l = (double)x->bytes * (x->end - x->begin), m = (double)y->bytes * (y->end - y->begin);
+    return l != m ? (l < m ? 1 : -1) : x->begin - y->begin;
+}
+
+static int wholes_open(const Pack *p, Whole *all)
+{
+    const Schedule *s = p->s;
+    int n = 0, *open = xcalloc((size_t)(SLOT_KINDS * s->v * s->m), sizeof *open);
+    for (int i = 0; i < s->lives; i++) {
+        Life l = s->life[i];
+        int *at = &open[l.kind * s->v * s->m + (int)l.at];
+        if (l.ends) {
+            all[*at].end = i;
+        } else {
+            *at = n;
+            all[n++] = (Whole){size_of(p, l), 0, i, s->lives, l};
+        }
+    }
+    free(open);
+    return n;
+}
+
+/* Puts datum `i` of those in order as low as the ones before it, in `placed` from the lowest on, allow. */
+static void put_whole(Whole *all, int i, int *placed)
+{
+    Whole *x = &all[i];
+    int at = 0;
+    for (; at < i; at++) {
+        const Whole *o = &all[placed[at]];
+        if (o->end <= x->begin || x->end <= o->begin)
+            continue;
+        if (o->from >= x->from + x->bytes)
+            break;
+        x->from = o->from + o->bytes > x->from ? o->from + o->bytes : x->from;
+    }
+    for (at = i; at && all[placed[at - 1]].from > x->from; at--)
+        placed[at] = placed[at - 1];
+    placed[at] = i;
+}
+
+/* Places one after the other in an order that does not ask who came first. Keeps them, and returns the bytes,
+ * if these are fewer than `most`; else `most`. */
+static size_t in_order_of(Pack *p, Whole *all, int n, int (*order)(const void *, const void *), size_t most)
+{
+    Schedule *s = p->s;
+    size_t bytes = 0;
+    int *placed = xcalloc((size_t)n + 1, sizeof *placed);
+    qsort(all, (size_t)n, sizeof *all, order);
+    for (int i = 0; i < n; i++) {
+        all[i].from = 0;
+        put_whole(all, i, placed);
+        bytes = all[i].from + all[i].bytes > bytes ? all[i].from + all[i].bytes : bytes;
+    }
+    for (int i = 0; i < n && bytes < most; i++)
+        s->place[all[i].life.kind][all[i].life.at] = all[i].from;
+    free(placed);
+    return bytes < most ? bytes : most;
+}
+
 void schedule_pack(Schedule *s, const size_t *const bytes[SLOT_KINDS])
 {
     Pack p = {.s = s, .size = xcalloc((size_t)(SLOT_KINDS * s->v), sizeof *p.size)};
@@ -273,6 +351,14 @@ void schedule_pack(Schedule *s, const size_t *const bytes[SLOT_KINDS])
     s->bytes = in_gaps(&p, slots);
     if (!s->bytes)
         s->bytes = in_slots(&p);
+    size_t held = load(&p);
+    if (s->lives <= 2 * WHOLES_MOST && s->bytes > held + held / WASTE) {
+        Whole *all = xcalloc((size_t)s->lives + 1, sizeof *all);
+        int n = wholes_open(&p, all);
+        s->bytes = in_order_of(&p, all, n, larger, s->bytes);
+        s->bytes = in_order_of(&p, all, n, larger_for_longer, s->bytes);
+        free(all);
+    }
     free(p.taken);
     free(p.size);
 }

@@ -10,8 +10,10 @@
 
 /* Partitions ordered in one placement of stages; fewer by SLOWER in published orders, of which zb-v's take
  * longer, and with three stages a rank. */
-enum { ORDERS_MOST = 1000, ORDERS_LEAST = 40, SLOWER = 8 };
-enum { ORDERED = 700000 };     /* microbatches of stages in them; so many take seconds */
+enum { ORDERS_MOST = 1000, ORDERS_LEAST = 20, SLOWER = 8 };
+enum { ORDERED = 100000 };     /* microbatches of stages in them; so many take seconds */
+enum { IMPROVED = 2 };         /* so many that were found and not NEAR their bound are improved: the best, */
+static const double NEAR = 0.01, FAR = 0.01;   /* and another if it is not longer by FAR */
 enum { CHANGES = 20, ATTEMPTS = 3, EVEN_MOST = 16 };
 
 /* What the searched keys are set to first, so that none of the configuration's is left. */
@@ -27,6 +29,13 @@ typedef struct {
     Units u;
     double *all;               /* [8][n] memory of u's arrays */
 } Timed;
+
+/* What was found in one way to recompute, in one placement. */
+typedef struct {
+    Partition found;           /* without lists */
+    Recompute how;
+    double room;               /* bytes of a rank, less what the planner found lacking */
+} Candidate;
 
 /* ---- configurations ---- */
 
@@ -209,8 +218,36 @@ static double offer(Joint *j, const JointAsk *ask, const Units *u, Recompute how
     return lacks;
 }
 
+/* What was found, without its lists. */
+static Candidate candidate_of(const Units *u, const Partition *found, Recompute how)
+{
+    size_t bytes = ((size_t)(u->shape.p * found->v) + 1) * sizeof *found->first;
+    Candidate c = {*found, how, u->room};
+    c.found.list = NULL;
+    c.found.all = NULL;
+    c.found.first = xcalloc(1, bytes);
+    memcpy(c.found.first, found->first, bytes);
+    return c;
+}
+
+/* Keeps the best candidates, best first. */
+static void keep_candidate(Candidate *kept, Candidate c)
+{
+    int at = IMPROVED;
+    while (at && (!kept[at - 1].found.first || c.found.hoped < kept[at - 1].found.hoped))
+        at--;
+    if (at < IMPROVED) {
+        partition_close(&kept[IMPROVED - 1].found);
+        memmove(kept + at + 1, kept + at, (size_t)(IMPROVED - 1 - at) * sizeof *kept);
+        kept[at] = c;
+    } else {
+        partition_close(&c.found);
+    }
+}
+
 /* Searches one placement, with more bytes left free where the planner finds that a rank lacks some. */
-static void try_placement(Joint *j, const JointAsk *ask, const Timed *t, Recompute how, int place)
+static void try_placement(Joint *j, const JointAsk *ask, const Timed *t, Recompute how, int place,
+                          Candidate *kept)
 {
     int v = placement[place].v, orders = ORDERED / (t->u.shape.p * t->u.shape.m * v);
     orders = orders < ORDERS_LEAST ? ORDERS_LEAST : orders > ORDERS_MOST ? ORDERS_MOST : orders;
@@ -221,31 +258,55 @@ static void try_placement(Joint *j, const JointAsk *ask, const Timed *t, Recompu
         Partition found;
         partition_search(&found, &u, v, placement[place].vee, placement[place].published, orders);
         j->tried += found.tried;
-        if (isinf(found.makespan) || (j->winner.step && found.makespan >= j->winner.step)) {
-            partition_close(&found);
-            return;
-        }
-        double lacks = offer(j, ask, &u, how, &found);
+        Candidate c = candidate_of(&u, &found, how);
+        double step = j->winner.step ? j->winner.step : INFINITY;
+        double lacks = found.makespan < step ? offer(j, ask, &u, how, &found) : 0;
+        partition_close(&found);
+        if (lacks <= 0 && !c.found.published && c.found.hoped > c.found.bound * (1 + NEAR))
+            keep_candidate(kept, c);
+        else
+            partition_close(&c.found);
         if (lacks <= 0)
             return;
         u.room -= lacks;
     }
 }
 
-static void try_recompute(Joint *j, const JointAsk *ask, const Timed *t, Recompute how)
+static void try_recompute(Joint *j, const JointAsk *ask, const Timed *t, Recompute how, Candidate *kept)
 {
     double any = units_bound(&t->u);
     j->bound = fmin(j->bound, any);
     for (int i = 0; i < PLACEMENTS; i++) {
-        double here = any;
         if (!possible(&t->u, i))
             continue;
-        if (placement[i].v <= 2)
-            here = partition_bound(&t->u, placement[i].v, placement[i].vee);
+        double here = partition_bound(&t->u, placement[i].v, placement[i].vee);
         j->placed[i] = fmin(j->placed[i], here);
         double step = j->winner.step ? j->winner.step : INFINITY;
         if (here < step * (1 - (placement[i].v > 2 || placement[i].published ? gap : 1e-4)))
-            try_placement(j, ask, t, how, i);
+            try_placement(j, ask, t, how, i, kept);
+    }
+}
+
+/* Improves the best of what was found. */
+static void improve(Joint *j, const JointAsk *ask, const Timed *t, Candidate *kept)
+{
+    double best = kept[0].found.hoped;
+    for (int k = 0; k < IMPROVED; k++) {
+        Candidate *c = &kept[k];
+        int worth = c->found.first && isfinite(c->found.hoped) && c->found.hoped <= best * (1 + FAR);
+        for (int i = 0; i < ATTEMPTS && worth && c->found.bound < j->winner.step; i++) {
+            Units u = t[c->how].u;
+            u.room = c->room;
+            Partition found = candidate_of(&u, &c->found, c->how).found;
+            partition_improve(&found, &u);
+            j->tried += found.tried - c->found.tried;
+            double lacks = found.list ? offer(j, ask, &u, c->how, &found) : 0;
+            partition_close(&found);
+            if (lacks <= 0)
+                break;
+            c->room -= lacks;
+        }
+        partition_close(&c->found);
     }
 }
 
@@ -320,6 +381,7 @@ static int may(const JointAsk *ask, const Config *c, Recompute how)
 void joint_search(Joint *j, const JointAsk *ask, const Config *c)
 {
     Timed t[RECOMPUTES] = {{.all = NULL}};
+    Candidate kept[IMPROVED] = {{.room = 0}};
     Check k;
     int legal = 0;
     *j = (Joint){.bound = INFINITY};
@@ -339,7 +401,8 @@ void joint_search(Joint *j, const JointAsk *ask, const Config *c)
     }
     for (int how = 0; how < RECOMPUTES; how++)
         if (t[how].all)
-            try_recompute(j, ask, &t[how], (Recompute)how);
+            try_recompute(j, ask, &t[how], (Recompute)how, kept);
+    improve(j, ask, t, kept);
     for (int how = 0; how < RECOMPUTES; how++)
         free(t[how].all);
     keep_release(mark);

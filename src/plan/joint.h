@@ -35,7 +35,7 @@ typedef struct {
     double *cost;              /* [3 * stages] of shape */
     double bound;              /* s: no order takes less, of any partition that fits, in any number of
                                 * stages a rank, wherever they lie, in any of the ways to recompute */
-    double placed[PLACEMENTS]; /* s: the same for each placement searched; of three stages a rank `bound` */
+    double placed[PLACEMENTS]; /* s: the same for each placement searched */
     int tried;                 /* partitions ordered */
     Planned winner, even;      /* even: interleaved 1F1B with equal numbers of layers, the fastest that fits;
                                 * 1F1B where interleaved is not legal */

@@ -261,6 +261,59 @@ static void of_three(void)
     partition_close(&p);
 }
 
+/* The fullest rank's work in the partition of three stages a rank whose stages begin at `first`. */
+static double fullest_of_three(const double *work, const int *first, int p)
+{
+    double most = 0;
+    for (int r = 0; r < p; r++) {
+        double sum = 0;
+        for (int c = 0; c < 3; c++)
+            for (int i = first[c * p + r]; i < first[c * p + r + 1]; i++)
+                sum += work[i];
+        most = fmax(most, sum);
+    }
+    return most;
+}
+
+/* The bound of three stages a rank beside all partitions of few units, stages without any too: what the
+ * fullest rank of the best works when there are so many microbatches that work decides, and never more than a
+ * step of few takes. */
+static void all_trios(int seed)
+{
+    enum { N = 7, P = 2 };
+    double cost[3][N], work[N] = {0}, of[3 * 6], best = INFINITY, shortest = INFINITY;
+    int f[7] = {0, 0, 0, 0, 0, 0, N};
+    srand((unsigned)seed);
+    Units u = {.n = N, .cost = {cost[0], cost[1], cost[2]}, .shape = {.p = P, .m = 6, .limit = 6,
+               .weight_share = 1}};
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < N; i++)
+            work[i] += cost[k][i] = 1 + rand() % 9;
+    for (f[1] = 1; f[1] < N; f[1]++)
+        for (f[2] = f[1]; f[2] < N; f[2]++)
+            for (f[3] = f[2]; f[3] < N; f[3]++)
+                for (f[4] = f[3]; f[4] < N; f[4]++)
+                    for (f[5] = f[4]; f[5] < N; f[5]++) {
+                        ScheduleSet set;
+                        Simulation sim;
+                        PipeShape s = partition_shape(&u, &(Partition){.v = 3, .first = f}, of);
+                        s.kind = SCHEDULE_INTERLEAVED;
+                        s.group = 2;
+                        schedules_open(&set, &s);
+                        simulate(&set, &sim, 0);
+                        shortest = fmin(shortest, sim.makespan);
+                        simulation_close(&sim);
+                        schedules_close(&set);
+                        best = fmin(best, fullest_of_three(work, f, P));
+                    }
+    double bound = partition_bound(&u, 3, 0);
+    CHECK(bound <= shortest + 1e-9, "seed %d: bound %g, a step of %g", seed, bound, shortest);
+    CHECK(bound >= units_bound(&u) - 1e-9, "seed %d: bound %g, of any %g", seed, bound, units_bound(&u));
+    u.shape.m = u.shape.limit = 100000;
+    bound = partition_bound(&u, 3, 0) / u.shape.m;
+    CHECK(fabs(bound - best) < 0.01, "seed %d: bound %g a microbatch, exactly %g", seed, bound, best);
+}
+
 /* Layers of equal times, of which a rank has room for three and one microbatch of each, or for two and two:
  * the bound and the search keep to it. */
 static void in_memory(void)
@@ -314,6 +367,8 @@ static double most_bytes(const ScheduleSet *set, int r, double arrived, double k
     return most;
 }
 
+static double gained;              /* by improving, as shares of steps */
+
 /* Inputs that arrive early take as many bytes as those at work: the lists of what is found keep within a
  * rank's room, counted here from the lowered lists. The first stages are faster, so inputs would pile up. */
 static void early_inputs(double room)
@@ -334,15 +389,24 @@ static void early_inputs(double room)
     Partition p;
     partition_search(&p, &u, 1, 0, 0, 60);
     CHECK(isfinite(p.makespan), "nothing fits into %g", room);
-    PipeShape s = partition_shape(&u, &p, of);
-    ScheduleSet set;
-    schedules_open(&set, &s);
-    for (int r = 0; r < 5; r++) {
-        int units = p.first[r + 1] - p.first[r];
-        double bytes = 3 + units * (2 + most_bytes(&set, r, 4, 1, 1));
-        CHECK(bytes <= room, "rank %d: %d units, %g bytes of %g", r, units, bytes, room);
+    for (int improved = 0; improved < 2; improved++) {
+        double before = p.makespan;
+        if (improved)
+            partition_improve(&p, &u);
+        PipeShape s = partition_shape(&u, &p, of);
+        ScheduleSet set;
+        schedules_open(&set, &s);
+        for (int r = 0; r < 5; r++) {
+            int units = p.first[r + 1] - p.first[r];
+            double bytes = 3 + units * (2 + most_bytes(&set, r, 4, 1, 1));
+            CHECK(bytes <= room, "rank %d: %d units, %g bytes of %g", r, units, bytes, room);
+        }
+        schedules_close(&set);
+        CHECK(p.makespan <= before && p.makespan >= p.bound * (1 - 1e-9), "%g, %g improved, bound %g", before,
+              p.makespan, p.bound);
+        CHECK(fabs(makespan_of(&u, &p) / p.makespan - 1) < 1e-9, "%g said", p.makespan);
+        gained += improved ? before / p.makespan - 1 : 0;
     }
-    schedules_close(&set);
     partition_close(&p);
 }
 
@@ -362,8 +426,11 @@ int main(void)
         found += bounds_in_memory(seed / 2, seed % 2);
     CHECK(found >= 20, "%d of 40 partitions fit", found);
     of_three();
+    for (int seed = 0; seed < 12; seed++)
+        all_trios(seed);
     in_memory();
     for (double room = 30; room < 90; room += 10)
         early_inputs(room);
+    CHECK(gained > 0.03, "steps of six kinds of memory are shorter by %g in all", gained);
     return test_end();
 }
