@@ -51,17 +51,17 @@ static void add_pieces(TensorPiece **list, int *n, const Params *p, const char *
         int64_t from, to;
         range_of(p, t, flat, use, &from, &to);
         int boxes = param_boxes(p, t, from, to, box);
-        *list = xrealloc(*list, (size_t)(*n + boxes + 1) * sizeof **list);
         for (int b = 0; b < boxes; b++) {
             void *at = param_at(p, t, flat, box[b].at - t->offset);
-            (*list)[(*n)++] = (TensorPiece){
+            TensorPiece piece = {
                 .name = xasprintf("%s%s", t->name, suffix), .type = halves ? p->real : flat->type,
                 .ndim = t->ndim, .shape = {t->rows, t->cols}, .row0 = box[b].row0, .col0 = box[b].col0,
                 .rows = box[b].rows, .cols = box[b].cols, .ld = box[b].ld, .optim = optim, .dev = d->dev,
                 .data = halves ? param_at(p, t, &d->weight, box[b].at - t->offset) : at,
                 .rest = halves ? at : NULL};
             if (scaled)
-                set_scales(*list + *n - 1, p, t, k, box[b].at - t->offset);
+                set_scales(&piece, p, t, k, box[b].at - t->offset);
+            pieces_add(list, n, piece);
         }
     }
 }
@@ -70,7 +70,7 @@ TensorPiece *pieces_open(const Params *p, PieceUse use, int *n)
 {
     static const char *const moment[2] = {".exp_avg", ".exp_avg_sq"};
     const Data *d = &p->data;
-    TensorPiece *list = NULL;
+    TensorPiece *list = xgrow(NULL, 0, sizeof *list);
     *n = 0;
     if (use == PIECES_GRADIENT) {
         add_pieces(&list, n, p, "", &d->grad, 0, use);
@@ -120,7 +120,7 @@ void piece_get(const TensorPiece *p, int64_t at, int64_t n, void *dst)
 
 void pieces_add(TensorPiece **list, int *n, TensorPiece p)
 {
-    *list = xrealloc(*list, (size_t)(*n + 1) * sizeof **list);
+    *list = xgrow(*list, *n, sizeof **list);
     (*list)[(*n)++] = p;
 }
 
