@@ -207,7 +207,7 @@ void schedule_close(Schedule *s);
 
 /* Gives the data of each microbatch in each chunk a place in one piece of memory: slots of equal size for
  * each lifetime, or, where these take over 1 % more than is ever held at once, the best of three in less:
- * data of one lifetime as low as they fit at its beginning, all others as high; in lists that are not too long
+ * data of one lifetime as low as they fit at its beginning, all others as high; in lists not too long
  * the largest, or those of most bytes times instructions, first and as low as they fit. A gradient's place is
  * free an F, B, D or W later than its lifetime ends, so that nothing waits for its message to leave. May be
  * called again.
