@@ -245,6 +245,8 @@ static void keep_candidate(Candidate *kept, Candidate c)
     }
 }
 
+static double best_step(const Joint *j) { return j->winner.step ? j->winner.step : INFINITY; }
+
 /* Searches one placement, with more bytes left free where the planner finds that a rank lacks some. */
 static void try_placement(Joint *j, const JointAsk *ask, const Timed *t, Recompute how, int place,
                           Candidate *kept)
@@ -259,8 +261,7 @@ static void try_placement(Joint *j, const JointAsk *ask, const Timed *t, Recompu
         partition_search(&found, &u, v, placement[place].vee, placement[place].published, orders);
         j->tried += found.tried;
         Candidate c = candidate_of(&u, &found, how);
-        double step = j->winner.step ? j->winner.step : INFINITY;
-        double lacks = found.makespan < step ? offer(j, ask, &u, how, &found) : 0;
+        double lacks = found.makespan < best_step(j) ? offer(j, ask, &u, how, &found) : 0;
         partition_close(&found);
         if (lacks <= 0 && !c.found.published && c.found.hoped > c.found.bound * (1 + NEAR))
             keep_candidate(kept, c);
@@ -281,8 +282,7 @@ static void try_recompute(Joint *j, const JointAsk *ask, const Timed *t, Recompu
             continue;
         double here = partition_bound(&t->u, placement[i].v, placement[i].vee);
         j->placed[i] = fmin(j->placed[i], here);
-        double step = j->winner.step ? j->winner.step : INFINITY;
-        if (here < step * (1 - (placement[i].v > 2 || placement[i].published ? gap : 1e-4)))
+        if (here < best_step(j) * (1 - (placement[i].v > 2 || placement[i].published ? gap : 1e-4)))
             try_placement(j, ask, t, how, i, kept);
     }
 }
@@ -294,7 +294,7 @@ static void improve(Joint *j, const JointAsk *ask, const Timed *t, Candidate *ke
     for (int k = 0; k < IMPROVED; k++) {
         Candidate *c = &kept[k];
         int worth = c->found.first && isfinite(c->found.hoped) && c->found.hoped <= best * (1 + FAR);
-        for (int i = 0; i < ATTEMPTS && worth && c->found.bound < j->winner.step; i++) {
+        for (int i = 0; i < ATTEMPTS && worth && c->found.bound < best_step(j); i++) {
             Units u = t[c->how].u;
             u.room = c->room;
             Partition found = candidate_of(&u, &c->found, c->how).found;
