@@ -330,8 +330,11 @@ void rule_change(const Greedy *g, Rule *rule, int apart, uint64_t *seed)
     static const int kinds[] = {TURNS, TURNS, PATIENCE, MOST, MOST, MOST};
     for (int left = draw(seed, 4) ? 1 : 1 + draw(seed, 3); left; left--) {
         int first = draw(seed, g->p), last = draw(seed, 4) ? first : first + draw(seed, g->p - first);
-        Change c = {.kind = kinds[draw(seed, 6)], .a = draw(seed, 2 * g->v), .b = draw(seed, 2 * g->v),
-                    .by = draw(seed, 9) - 4, .chunk = draw(seed, 2) ? 0 : draw(seed, g->v)};
+        Change c = {.kind = kinds[draw(seed, 6)]};
+        c.a = draw(seed, 2 * g->v);
+        c.b = draw(seed, 2 * g->v);
+        c.by = draw(seed, 9) - 4;
+        c.chunk = draw(seed, 2) ? 0 : draw(seed, g->v);
         int only = draw(seed, PHASES), all = !apart || !draw(seed, 3);
         for (int r = first; r <= last; r++)
             for (int phase = 0; phase < PHASES; phase++)
@@ -352,7 +355,8 @@ static double cost_of(const PipeShape *s, int k, int stage)
  * behind and back. */
 static void set_quotas(Greedy *g)
 {
-    double held = 0, *all = xcalloc((size_t)g->p, sizeof *all);
+    double held = 0, *all = g->need + g->n;
+    memset(all, 0, (size_t)g->p * sizeof *all);
     for (int i = g->n - 1; i >= 0; i--) {
         double own = (double)(g->cost[0][i] + g->cost[1][i]);
         all[g->rank[i]] += (held + own) * (g->has.data[SLOT_FD][i] + g->has.data[SLOT_FW][i]);
@@ -361,7 +365,6 @@ static void set_quotas(Greedy *g)
                 all[g->rank[i]] > 0 ? g->has.room[g->rank[i]] * (held + own) / all[g->rank[i]] : 0;
         held += own + (i ? (double)(g->hop[1][i] + g->hop[0][i - 1]) : 0);
     }
-    free(all);
 }
 
 int greedy_stages(Greedy *g, const PipeShape *shape)
@@ -383,6 +386,7 @@ int greedy_stages(Greedy *g, const PipeShape *shape)
         }
         fits &= has_room(g, r, later);
     }
+    set_quotas(g);
     return fits;
 }
 
@@ -409,7 +413,7 @@ void greedy_open(Greedy *g, const PipeShape *shape, const Held *held)
         for (size_t i = 0; i < n; i++)
             longest = fmax(longest, cost_of(shape, k, (int)i));
     g->scale = longest > 0 ? TICKS / longest : 0;
-    g->quota = xcalloc(p + n, sizeof *g->quota);
+    g->quota = xcalloc(2 * p + n, sizeof *g->quota);
     g->need = g->quota + p;
     g->rank = xcalloc(2 * n, sizeof *g->rank);
     g->stage = g->rank + n;
@@ -431,7 +435,6 @@ void greedy_open(Greedy *g, const PipeShape *shape, const Held *held)
     g->held = xcalloc(p, sizeof *g->held);
     g->done = xcalloc(n, sizeof *g->done);
     greedy_stages(g, shape);
-    set_quotas(g);
 }
 
 void greedy_close(Greedy *g)

@@ -35,12 +35,17 @@ static double unevenness(const Share *s, const Partition *out)
     return most + 1e-3 * squares / (all > 0 ? all : 1);
 }
 
-/* Whether stages begin in order, with a unit at least in the first and in the last one. */
+/* Units that a stage needs: in a loop only the first and the last one need any. */
+static int least_units(const Share *s, const Partition *out, int stage)
+{
+    return out->vee || out->v == 1 || stage == 0 || stage == s->p * out->v - 1;
+}
+
+/* Whether stages begin in order and have the units that they need. */
 static int in_order(const Share *s, const Partition *out)
 {
-    int stages = s->p * out->v;
-    for (int i = 0; i < stages; i++)
-        if (out->first[i + 1] < out->first[i] + (i == 0 || i == stages - 1))
+    for (int i = 0; i < s->p * out->v; i++)
+        if (out->first[i + 1] < out->first[i] + least_units(s, out, i))
             return 0;
     return 1;
 }
@@ -52,7 +57,7 @@ static void shift(Partition *out, int k, int count, int by)
 }
 
 /* Shares units out by their work, evenly over the stages, then over the ranks as evenly as moves of units
- * from stage to stage allow. A stage may be empty. */
+ * from stage to stage allow. */
 static void spread(Share *s, Partition *out)
 {
     int stages = s->p * out->v, better = 1;
@@ -60,6 +65,8 @@ static void spread(Share *s, Partition *out)
     for (int k = 1, i = 1; k <= stages; k++) {
         while (i < s->n - 1 && work(s, 0, i) < all * k / stages - work(s, i, i + 1) / 2)
             i++;
+        int least = out->first[k - 1] + least_units(s, out, k - 1), left = out->vee ? stages - k : 1;
+        i = i < least ? least : i > s->n - left ? s->n - left : i;
         out->first[k] = k == stages ? s->n : i;
     }
     double value = unevenness(s, out);
@@ -367,7 +374,8 @@ static void trial_change(Anneal *a, Trial *t, int apart)
         return;
     }
     int k = 1 + draw(seed, stages - 1), count = draw(seed, 2) ? 1 : 1 + draw(seed, stages - k);
-    int by = (draw(seed, 2) ? 1 : -1) * (draw(seed, 6) ? 1 : 2);
+    int by = draw(seed, 2) ? 1 : -1;
+    by *= draw(seed, 6) ? 1 : 2;
     memcpy(a->out.first, t->first, ((size_t)stages + 1) * sizeof *t->first);
     shift(&a->out, k, count, by);
     if (in_order(&a->s, &a->out))
@@ -430,6 +438,7 @@ static void walk_from(Anneal *a, const int *first, int plays)
         memcpy(a->now.first, first, bytes);
         for (int r = 0; r < a->s.p; r++)
             a->now.less[r] = a->s.u->fixed ? SPARE * a->s.u->room : 0;
+        trial_play(a, &a->now);                /* rules ask for the stages' times and bytes */
         search_rule(&a->g, known.rule[k], &a->now.rule);
         walk(a, plays, 0);
     }
@@ -457,8 +466,10 @@ static void take_best(Anneal *a, Partition *out)
 
 void partition_improve(Partition *out, const Units *u)
 {
-    int stages = u->shape.p * out->v, each = 3 * stages * u->shape.m;
-    int plays = PLAYED / each < PLAYS ? PLAYED / each : PLAYS;
+    int stages = u->shape.p * out->v;
+    int64_t each = 3 * (int64_t)stages * u->shape.m;
+    int plays = PLAYED / each < PLAYS ? (int)(PLAYED / each) : PLAYS;
+    BUG_ON(stages < 2);
     size_t bytes = ((size_t)stages + 1) * sizeof *out->first;
     int *first = xcalloc(1, bytes);
     Anneal a = {.out = {.v = out->v, .vee = out->vee, .bound = out->bound, .hoped = out->hoped}};
@@ -482,9 +493,10 @@ void partition_improve(Partition *out, const Units *u)
     walk_from(&a, first, plays / (4 * STARTS));
     trial_copy(&a, &a.now, &a.best);
     walk(&a, plays / 2, 1);
-    a.out.tried = out->tried + (int)(a.g.played / each);
+    int tried = out->tried + (int)(a.g.played / each);
     if (isfinite(a.best.makespan))
         take_best(&a, out);
+    out->tried = tried;
     partition_close(&a.out);
     trial_close(&a.now);
     trial_close(&a.was);

@@ -124,6 +124,7 @@ static int rule_of_one(const Greedy *g, int index, Rule *rule)
         rule->most[g->p + r] = rule->most[2 * g->p + r] = bound_of(g, r, bounds[index % PAIRS][1]);
     }
     rule->delay = delay[index / PAIRS / PATIENCES];
+    rule->hungry = 0;
     return 1;
 }
 
@@ -170,6 +171,7 @@ static int rule_of_many(const Greedy *g, int index, Rule *rule)
         bound = share[rest % SHARES] > 0 && i % g->v == 0 ? fmin(fmax(1, bound), g->m) : g->m;
         rule->most[i] = (int)bound;
     }
+    rule->delay = 1;
     rule->hungry = rest / SHARES / WAITS;
     return 1;
 }

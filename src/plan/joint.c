@@ -300,6 +300,8 @@ static void improve(Joint *j, const JointAsk *ask, const Timed *t, Candidate *ke
             Partition found = candidate_of(&u, &c->found, c->how).found;
             partition_improve(&found, &u);
             j->tried += found.tried - c->found.tried;
+            if (!found.list)
+                best = INFINITY;               /* so that the next one has its turn */
             double lacks = found.list ? offer(j, ask, &u, c->how, &found) : 0;
             partition_close(&found);
             if (lacks <= 0)

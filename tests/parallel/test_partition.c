@@ -119,6 +119,22 @@ static void in_vee(void)
     partition_close(&p);
 }
 
+/* As few units as stages of a V, two of them light: no stage may be without a unit there, as its bound takes
+ * for granted, though the step would be shorter. */
+static void small_vee(int m)
+{
+    double f[] = {0.9, 4, 4, 0}, d[] = {1.3, 4.3, 4.3, 3.6}, w[] = {0, 3.5, 3.5, 0};
+    Units u = {.n = 4, .cost = {f, d, w}, .shape = {.p = 2, .m = m, .limit = m, .hop = 1}};
+    Partition p;
+    partition_search(&p, &u, 2, 1, 0, 100);
+    partition_improve(&p, &u);
+    for (int i = 0; i < 4; i++)
+        CHECK(p.first[i] == i, "%d microbatches: stage %d begins at unit %d", m, i, p.first[i]);
+    CHECK(p.makespan >= p.bound * (1 - 1e-9), "%d microbatches: %g, below the bound %g", m, p.makespan,
+          p.bound);
+    partition_close(&p);
+}
+
 /* The bounds of two stages a rank beside all partitions of few units over two ranks, and what is found beside
  * the best of them in the order that zb-v takes; nothing is below the bound of any placement. */
 static void all_pairs(int seed, int vee)
@@ -416,6 +432,8 @@ int main(void)
         against_all(seed);
     head_alone();
     in_vee();
+    for (int m = 1; m < 6; m++)
+        small_vee(m);
     for (int seed = 0; seed < 40; seed++)
         all_pairs(seed / 2, seed % 2);
     for (int seed = 0; seed < 12; seed++)
