@@ -41,8 +41,8 @@ typedef struct {
     int64_t *cost[3];              /* [n] ticks of F, D, W */
     int64_t *hop[2];               /* [n] ticks of the message after F, after D; 0: it stays on its rank */
     Held has;
-    double *need;                  /* [n] FD and FW of a stage and of those of later chunks of its rank; behind
-                                    * it [p] scratch */
+    double *need;                  /* [n] FD and FW of a stage and of those of later chunks of its rank; then
+                                    * [p] scratch */
     double *quota;                 /* [p] microbatches of chunk 0 that a rank has room for, by the times that
                                     * those of its chunks are held */
     uint8_t *trial;                /* [p][3vm] strings: 3 * chunk + 0 F, 1 D, 2 W; microbatches by count */
