@@ -386,7 +386,6 @@ int greedy_stages(Greedy *g, const PipeShape *shape)
         }
         fits &= has_room(g, r, later);
     }
-    set_quotas(g);
     return fits;
 }
 
@@ -435,6 +434,7 @@ void greedy_open(Greedy *g, const PipeShape *shape, const Held *held)
     g->held = xcalloc(p, sizeof *g->held);
     g->done = xcalloc(n, sizeof *g->done);
     greedy_stages(g, shape);
+    set_quotas(g);
 }
 
 void greedy_close(Greedy *g)

@@ -44,7 +44,7 @@ typedef struct {
     double *need;                  /* [n] FD and FW of a stage and of those of later chunks of its rank; then
                                     * [p] scratch */
     double *quota;                 /* [p] microbatches of chunk 0 that a rank has room for, by the times that
-                                    * those of its chunks are held */
+                                    * those of its chunks are held; of the stages of greedy_open */
     uint8_t *trial;                /* [p][3vm] strings: 3 * chunk + 0 F, 1 D, 2 W; microbatches by count */
     int64_t *ready[2];             /* [n*m] when the input of F, of D is there; -1: not known yet */
     int64_t *at, *began;           /* [p] when the rank is free; when its first F started */

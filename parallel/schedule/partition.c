@@ -438,7 +438,7 @@ static void walk_from(Anneal *a, const int *first, int plays)
         memcpy(a->now.first, first, bytes);
         for (int r = 0; r < a->s.p; r++)
             a->now.less[r] = a->s.u->fixed ? SPARE * a->s.u->room : 0;
-        trial_play(a, &a->now);                /* rules ask for the stages' times and bytes */
+        trial_play(a, &a->now);                /* rules ask for the times of the stages */
         search_rule(&a->g, known.rule[k], &a->now.rule);
         walk(a, plays, 0);
     }
