@@ -18,7 +18,11 @@ for n in $saves; do for tag in $loads; do reshard "$n" back "$work/tensors" "$ta
 rm -rf "$work/tensors"
 
 # ---- a run that is stopped and resumed four times
-"$train" tokenize src -o "$work/corpus" > /dev/null 2>&1 || bad "tokenize"
+# a text of its own: with another the gradients of BF16, below, are other ones, of which some are rounding alone
+mkdir "$work/text"
+awk -v to="$work/text/" 'BEGIN { for (i = 1; i < 9000; i++)
+    printf "%d times %d is %d%s", i % 97, i % 89, (i % 97) * (i % 89), i % 7 ? ", " : ".\n" > (to i % 40 ".txt") }'
+"$train" tokenize "$work/text" -o "$work/corpus" > /dev/null 2>&1 || bad "tokenize"
 tiny "$work/tiny.yaml" model.num_layers=4 model.hidden_dropout=0.1 model.attention_dropout=0.1 \
     train.global_batch_size=8 train.train_iters=8 train.eval_iters=2 train.eval_interval=100 \
     optimizer.lr_decay_style=cosine optimizer.lr_warmup_iters=2 precision.params_dtype=fp64
