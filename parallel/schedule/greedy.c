@@ -1,6 +1,7 @@
 /* greedy -- ranks played forward in time by a rule, or by strings */
 #include "greedy.h"
 #include "base.h"
+#include "heap.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,24 +16,7 @@ static void push(Greedy *g, int64_t time, int rank)
         g->room = g->room ? 2 * g->room : 4 * g->p;
         g->heap = xrealloc(g->heap, (size_t)g->room * sizeof *g->heap);
     }
-    int i = g->events++;
-    for (; i && g->heap[(i - 1) / 2] > key; i = (i - 1) / 2)
-        g->heap[i] = g->heap[(i - 1) / 2];
-    g->heap[i] = key;
-}
-
-static uint64_t pop(Greedy *g)
-{
-    uint64_t top = g->heap[0], key = g->heap[--g->events];
-    int i = 0, n = g->events;
-    for (int c; (c = 2 * i + 1) < n; i = c) {
-        c += c + 1 < n && g->heap[c + 1] < g->heap[c];
-        if (g->heap[c] >= key)
-            break;
-        g->heap[i] = g->heap[c];
-    }
-    g->heap[i] = key;
-    return top;
+    heap_push(g->heap, &g->events, key);
 }
 
 /* Starts a play or replay. */
@@ -191,7 +175,7 @@ int greedy_play(Greedy *g, const Rule *rule)
     for (int r = 0; r < g->p; r++)
         push(g, 0, r);
     while (g->events) {
-        uint64_t event = pop(g);
+        uint64_t event = heap_pop(g->heap, &g->events);
         int64_t t = (int64_t)(event >> RANK_BITS), again;
         int r = event & ((1 << RANK_BITS) - 1);
         if (t < g->at[r])
@@ -306,7 +290,7 @@ void rule_alike(const Greedy *g, Rule *rule, const uint8_t *turn, double patienc
 
 /* One change of one rank in one phase, drawn beforehand so that neighbours change alike. */
 typedef struct { int kind, a, b, by, chunk; } Change;
-enum { TURNS, PATIENCE, MOST, CHANGES };
+enum { TURNS, PATIENCE, MOST };
 
 static void change_rank(const Greedy *g, Rule *rule, const Change *c, int phase, int r)
 {

@@ -8,7 +8,6 @@
 #define GREEDY_H
 #include "schedule.h"
 
-enum { TICKS = 1 << 20, RANK_BITS = 13 };      /* ticks of the longest cost */
 enum { STRING_CHUNKS = UINT8_MAX / 3 };
 enum { BEFORE, BETWEEN, BEHIND, PHASES };      /* of a rank: its first D of chunk 0; its last F of it */
 #define NEVER INT64_MAX

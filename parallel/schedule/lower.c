@@ -2,11 +2,10 @@
  * instruction that feeds it ends. Time is in whole ticks, so that equal sums of costs are equal in whatever
  * order they were added. */
 #include "base.h"
+#include "heap.h"
 #include "schedule.h"
 #include <math.h>
 #include <stdlib.h>
-
-enum { RANK_BITS = 13, TICKS = 1 << 20 };      /* ticks of the longest cost */
 
 typedef struct {
     ScheduleSet *set;
@@ -26,25 +25,8 @@ typedef struct {
 static void push(Player *pl, int64_t time, int starts, int rank)
 {
     uint64_t key = (uint64_t)time << (RANK_BITS + 1) | (uint64_t)starts << RANK_BITS | (uint64_t)rank;
-    int i = pl->events++;
     BUG_ON(time >> (62 - RANK_BITS));
-    for (; i && pl->heap[(i - 1) / 2] > key; i = (i - 1) / 2)
-        pl->heap[i] = pl->heap[(i - 1) / 2];
-    pl->heap[i] = key;
-}
-
-static uint64_t pop(Player *pl)
-{
-    uint64_t top = pl->heap[0], key = pl->heap[--pl->events];
-    int i = 0, n = pl->events;
-    for (int c; (c = 2 * i + 1) < n; i = c) {
-        c += c + 1 < n && pl->heap[c + 1] < pl->heap[c];
-        if (pl->heap[c] >= key)
-            break;
-        pl->heap[i] = pl->heap[c];
-    }
-    pl->heap[i] = key;
-    return top;
+    heap_push(pl->heap, &pl->events, key);
 }
 
 /* message: time of the message i; -1: i is compute, which keeps its join. */
@@ -118,7 +100,7 @@ static void play(Player *pl)
     for (int r = 0; r < pl->p; r++)
         go_on(pl, r, 0);
     while (pl->events) {
-        uint64_t event = pop(pl);
+        uint64_t event = heap_pop(pl->heap, &pl->events);
         int64_t at = (int64_t)(event >> (RANK_BITS + 1));
         int rank = event & ((1 << RANK_BITS) - 1);
         const Instr *i = &pl->todo[rank].list[pl->next[rank]];

@@ -16,7 +16,7 @@ enum { MOVES = 20, FREES = 30 };               /* one of so many changes moves u
 static const double SPARE = 0.02;              /* share of a rank's memory that is left free at first */
 static const double HEAT = 0.003;              /* of a step, by which a change may lengthen it at first */
 
-/* ---- several stages a rank in a loop ---- */
+/* ---- partitions ---- */
 
 /* How uneven a partition is: the largest work of a rank; among equals, how uneven stages are. */
 static double unevenness(const Share *s, const Partition *out)
@@ -257,6 +257,19 @@ static void try_from(Share *s, Partition *out, Partition *trial, Favourites *kno
     }
 }
 
+/* Packs the lists of `set`. Returns 0, and adds to less [p] what a rank needs more than it has, if one
+ * does. */
+static int packs(const Share *s, const Partition *out, const ScheduleSet *set, double *less)
+{
+    int fits = 1;
+    for (int r = 0; r < s->p && s->u->fixed; r++) {
+        double more = bytes_of(s, out, set, r) - s->u->room;
+        less[r] += fmax(0, more);
+        fits &= more <= 0;
+    }
+    return fits;
+}
+
 /* Lowers and times the lists of a partition. Returns 0, and leaves more free, where a rank needs more than it
  * has. */
 static int settles(Share *s, Partition *out)
@@ -264,20 +277,13 @@ static int settles(Share *s, Partition *out)
     ScheduleSet set;
     Simulation sim;
     PipeShape shape = partition_shape(s->u, out, s->cost);
-    int over = 0;
     schedules_open(&set, &shape);
-    for (int r = 0; r < s->p && s->u->fixed; r++) {
-        double more = bytes_of(s, out, &set, r) - s->u->room;
-        if (more <= 0)
-            continue;
-        s->less[r] += more;
-        over = 1;
-    }
+    int fits = packs(s, out, &set, s->less);
     simulate(&set, &sim, 0);
     out->makespan = sim.makespan;              /* the search rounds times to ticks */
     simulation_close(&sim);
     schedules_close(&set);
-    return !over;
+    return fits;
 }
 
 /* Empties the lists. */
@@ -322,6 +328,7 @@ typedef struct {
     Greedy g;
     Partition out;             /* what was played last; lists where that was asked for */
     Trial now, was, best;      /* `best` fits into memory, once its lists are packed */
+    uint64_t seed;             /* of what is drawn */
 } Anneal;
 
 static void trial_open(Trial *t, const Anneal *a)
@@ -347,7 +354,8 @@ static void trial_copy(const Anneal *a, Trial *to, const Trial *from)
     to->makespan = from->makespan;
 }
 
-static void trial_play(Anneal *a, Trial *t)
+/* Takes the stages of a trial. Returns 0 if a rank cannot hold one microbatch of each of its stages. */
+static int trial_load(Anneal *a, const Trial *t)
 {
     Share *s = &a->s;
     int fits = 1;
@@ -357,15 +365,27 @@ static void trial_play(Anneal *a, Trial *t)
     weigh(s, &a->out);
     for (int r = 0; r < s->p; r++)
         fits &= s->room[r] >= 0;
-    fits = fits && greedy_stages(&a->g, &shape) && greedy_play(&a->g, &t->rule);
+    return fits && greedy_stages(&a->g, &shape);
+}
+
+static void trial_play(Anneal *a, Trial *t)
+{
+    int fits = trial_load(a, t) && greedy_play(&a->g, &t->rule);
     t->makespan = fits ? (double)greedy_score(&a->g).makespan / a->g.scale : INFINITY;
+}
+
+/* Writes the lists of what was played last. */
+static void write_lists(Anneal *a)
+{
+    lists_open(&a->s, &a->out);
+    greedy_lists(&a->g, a->g.trial, a->out.list);
 }
 
 /* Changes a trial at random: the rule, or where successive stages begin; some times also what it leaves free.
  *   apart  in  as of rule_change */
 static void trial_change(Anneal *a, Trial *t, int apart)
 {
-    uint64_t *seed = &a->s.seed;
+    uint64_t *seed = &a->seed;
     int stages = a->g.n;
     if (!draw(seed, FREES))
         t->less[draw(seed, a->g.p)] *= 0.5;
@@ -382,22 +402,14 @@ static void trial_change(Anneal *a, Trial *t, int apart)
         memcpy(t->first, a->out.first, ((size_t)stages + 1) * sizeof *t->first);
 }
 
-/* Packs the lists of what was played last. Returns 0, and leaves more free in `t`, where a rank needs more
- * than it has. */
-static int packs(Anneal *a, Trial *t)
+/* Whether what was played last fits, once its lists are packed; else more is left free in `t`. */
+static int fits_packed(Anneal *a, Trial *t)
 {
-    const Share *s = &a->s;
     ScheduleSet set;
-    int fits = 1;
-    lists_open(s, &a->out);
-    greedy_lists(&a->g, a->g.trial, a->out.list);
-    PipeShape shape = partition_shape(s->u, &a->out, s->cost);
+    write_lists(a);
+    PipeShape shape = partition_shape(a->s.u, &a->out, a->s.cost);
     schedules_open(&set, &shape);
-    for (int r = 0; r < s->p && s->u->fixed; r++) {
-        double more = bytes_of(s, &a->out, &set, r) - s->u->room;
-        t->less[r] += fmax(0, more);
-        fits &= more <= 0;
-    }
+    int fits = packs(&a->s, &a->out, &set, t->less);
     schedules_close(&set);
     return fits;
 }
@@ -408,12 +420,12 @@ static void walk(Anneal *a, int plays, int apart)
 {
     trial_play(a, &a->now);
     for (int i = 0; i < plays && a->best.makespan > a->out.bound * (1 + 1e-4); i++) {
-        double chance = (draw(&a->s.seed, 1 << 20) + 1.0) / (1 << 20);
+        double chance = (draw(&a->seed, 1 << 20) + 1.0) / (1 << 20);
         trial_copy(a, &a->was, &a->now);
         trial_change(a, &a->now, apart);
         trial_play(a, &a->now);
         if (a->now.makespan < a->best.makespan) {
-            if (packs(a, &a->now))
+            if (fits_packed(a, &a->now))
                 trial_copy(a, &a->best, &a->now);
             else
                 trial_play(a, &a->now);        /* with more left free */
@@ -424,21 +436,24 @@ static void walk(Anneal *a, int plays, int apart)
     }
 }
 
+/* Makes `now` begin at a partition. */
+static void begin_at(Anneal *a, const int *first)
+{
+    memcpy(a->now.first, first, ((size_t)a->g.n + 1) * sizeof *first);
+    for (int r = 0; r < a->s.p; r++)
+        a->now.less[r] = a->s.u->fixed ? SPARE * a->s.u->room : 0;
+    trial_load(a, &a->now);
+}
+
 /* Walks from a partition, with the best rules of a grid for it. */
 static void walk_from(Anneal *a, const int *first, int plays)
 {
     Favourites known = {0};
-    size_t bytes = ((size_t)a->g.n + 1) * sizeof *first;
-    for (int r = 0; r < a->s.p; r++)
-        a->s.less[r] = a->s.u->fixed ? SPARE * a->s.u->room : 0;
-    memcpy(a->out.first, first, bytes);
+    begin_at(a, first);
     a->out.makespan = INFINITY;
     ordered(&a->s, &a->out, &known, 0, NULL);
     for (int k = 0; k < known.n && k < STARTS; k++) {
-        memcpy(a->now.first, first, bytes);
-        for (int r = 0; r < a->s.p; r++)
-            a->now.less[r] = a->s.u->fixed ? SPARE * a->s.u->room : 0;
-        trial_play(a, &a->now);                /* rules ask for the times of the stages */
+        begin_at(a, first);
         search_rule(&a->g, known.rule[k], &a->now.rule);
         walk(a, plays, 0);
     }
@@ -447,17 +462,9 @@ static void walk_from(Anneal *a, const int *first, int plays)
 /* Puts the best of what was played in the place of `out`, if its step is shorter. */
 static void take_best(Anneal *a, Partition *out)
 {
-    Simulation sim;
-    ScheduleSet set;
     trial_play(a, &a->best);
-    packs(a, &a->best);                        /* writes the lists */
-    PipeShape shape = partition_shape(a->s.u, &a->out, a->s.cost);
-    schedules_open(&set, &shape);
-    simulate(&set, &sim, 0);
-    a->out.makespan = sim.makespan;
-    simulation_close(&sim);
-    schedules_close(&set);
-    if (a->out.makespan < out->makespan) {
+    write_lists(a);
+    if (settles(&a->s, &a->out) && a->out.makespan < out->makespan) {
         Partition before = *out;
         *out = a->out;
         a->out = before;
@@ -470,27 +477,23 @@ void partition_improve(Partition *out, const Units *u)
     int64_t each = 3 * (int64_t)stages * u->shape.m;
     int plays = PLAYED / each < PLAYS ? (int)(PLAYED / each) : PLAYS;
     BUG_ON(stages < 2);
-    size_t bytes = ((size_t)stages + 1) * sizeof *out->first;
-    int *first = xcalloc(1, bytes);
     Anneal a = {.out = {.v = out->v, .vee = out->vee, .bound = out->bound, .hoped = out->hoped}};
-    a.out.first = xcalloc(1, bytes);
+    Partition other = a.out;
+    a.out.first = xcalloc((size_t)stages + 1, sizeof *out->first);
+    other.first = xcalloc((size_t)stages + 1, sizeof *out->first);
     share_open(&a.s, u, out->v, out->vee, 0);
-    memcpy(a.out.first, out->first, bytes);
-    PipeShape shape = partition_shape(u, &a.out, a.s.cost);
-    weigh(&a.s, &a.out);
+    PipeShape shape = partition_shape(u, out, a.s.cost);
+    weigh(&a.s, out);
     greedy_open(&a.g, &shape, &(Held){a.s.room, {a.s.data[0], a.s.data[1], a.s.data[2]}, u->fixed != NULL});
     trial_open(&a.now, &a);
     trial_open(&a.was, &a);
     trial_open(&a.best, &a);
-    memcpy(first, out->first, bytes);
-    walk_from(&a, first, plays / (4 * STARTS));
-    if (out->v <= 2) {
-        share_bound(&a.s, out->v, out->vee, first);
-    } else {
-        spread(&a.s, &a.out);
-        memcpy(first, a.out.first, bytes);
-    }
-    walk_from(&a, first, plays / (4 * STARTS));
+    walk_from(&a, out->first, plays / (4 * STARTS));
+    if (out->v <= 2)
+        share_bound(&a.s, out->v, out->vee, other.first);
+    else
+        spread(&a.s, &other);
+    walk_from(&a, other.first, plays / (4 * STARTS));
     trial_copy(&a, &a.now, &a.best);
     walk(&a, plays / 2, 1);
     int tried = out->tried + (int)(a.g.played / each);
@@ -498,12 +501,12 @@ void partition_improve(Partition *out, const Units *u)
         take_best(&a, out);
     out->tried = tried;
     partition_close(&a.out);
+    partition_close(&other);
     trial_close(&a.now);
     trial_close(&a.was);
     trial_close(&a.best);
     greedy_close(&a.g);
     share_close(&a.s);
-    free(first);
 }
 
 void partition_search(Partition *out, const Units *u, int v, int vee, int published, int most)

@@ -18,7 +18,6 @@ typedef struct {
     double *data[SLOT_KINDS];  /* [p * v] bytes of a microbatch in each stage; scratch */
     double *less;              /* [p] bytes left free for messages that arrive early, as they turned out */
     int most;                  /* partitions that may be ordered before the search turns to other ones */
-    uint64_t seed;             /* of the kicks */
 } Share;
 
 enum { FIXED = 3, HELD = 4 };

@@ -243,11 +243,11 @@ static int from_both_ends(Pack *p, size_t room, int low)
     return 1;
 }
 
-/* Places from both ends, in a little more than is held at once. Returns the bytes; 0: `most` or more. */
-static size_t in_gaps(Pack *p, size_t most)
+/* Places from both ends, in a little more than the `held` bytes that are held at once. Returns the bytes; 0:
+ * `most` or more. */
+static size_t in_gaps(Pack *p, size_t held, size_t most)
 {
     static const size_t percent[] = {1, 2, 3, 4, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 70, 100};
-    size_t held = load(p);
     for (size_t i = 0; i < sizeof percent / sizeof *percent; i++) {
         size_t room = (held + held / 100 * percent[i]) / ARENA_ALIGN * ARENA_ALIGN;
         if (room >= most)
@@ -347,17 +347,16 @@ void schedule_pack(Schedule *s, const size_t *const bytes[SLOT_KINDS])
     s->place[0] = xcalloc(SLOT_KINDS * all, sizeof *s->place[0]);
     for (int k = 1; k < SLOT_KINDS; k++)
         s->place[k] = s->place[0] + (size_t)k * all;
-    size_t slots = in_slots(&p);
-    s->bytes = in_gaps(&p, slots);
+    size_t held = load(&p), slots = in_slots(&p);
+    s->bytes = in_gaps(&p, held, slots);
     if (!s->bytes)
         s->bytes = in_slots(&p);
-    size_t held = load(&p);
     if (s->lives <= 2 * WHOLES_MOST && s->bytes > held + held / WASTE) {
-        Whole *all = xcalloc((size_t)s->lives + 1, sizeof *all);
-        int n = wholes_open(&p, all);
-        s->bytes = in_order_of(&p, all, n, larger, s->bytes);
-        s->bytes = in_order_of(&p, all, n, larger_for_longer, s->bytes);
-        free(all);
+        Whole *whole = xcalloc((size_t)s->lives + 1, sizeof *whole);
+        int n = wholes_open(&p, whole);
+        s->bytes = in_order_of(&p, whole, n, larger, s->bytes);
+        s->bytes = in_order_of(&p, whole, n, larger_for_longer, s->bytes);
+        free(whole);
     }
     free(p.taken);
     free(p.size);

@@ -35,8 +35,8 @@ static void put(Dump *d, int i, int64_t at, const void *p, int64_t bytes)
 static void add(Dump *d, Source source, const char *name, Dtype type, int ndim, int64_t a, int64_t b,
                 int64_t c)
 {
-    d->tensor = xrealloc(d->tensor, (size_t)(d->n + 1) * sizeof *d->tensor);
-    d->source = xrealloc(d->source, (size_t)(d->n + 1) * sizeof *d->source);
+    d->tensor = xgrow(d->tensor, d->n, sizeof *d->tensor);
+    d->source = xgrow(d->source, d->n, sizeof *d->source);
     d->source[d->n] = source;
     d->tensor[d->n++] = (StTensor){.name = name, .type = (int)type, .ndim = ndim, .shape = {a, b, c}};
 }

@@ -263,7 +263,8 @@ static void try_placement(Joint *j, const JointAsk *ask, const Timed *t, Recompu
         Candidate c = candidate_of(&u, &found, how);
         double lacks = found.makespan < best_step(j) ? offer(j, ask, &u, how, &found) : 0;
         partition_close(&found);
-        if (lacks <= 0 && !c.found.published && c.found.hoped > c.found.bound * (1 + NEAR))
+        int far = isfinite(c.found.hoped) && c.found.hoped > c.found.bound * (1 + NEAR);
+        if (lacks <= 0 && !c.found.published && far)
             keep_candidate(kept, c);
         else
             partition_close(&c.found);
@@ -293,7 +294,7 @@ static void improve(Joint *j, const JointAsk *ask, const Timed *t, Candidate *ke
     double best = kept[0].found.hoped;
     for (int k = 0; k < IMPROVED; k++) {
         Candidate *c = &kept[k];
-        int worth = c->found.first && isfinite(c->found.hoped) && c->found.hoped <= best * (1 + FAR);
+        int worth = c->found.first && c->found.hoped <= best * (1 + FAR);
         for (int i = 0; i < ATTEMPTS && worth && c->found.bound < best_step(j); i++) {
             Units u = t[c->how].u;
             u.room = c->room;

@@ -9,21 +9,27 @@
 
 typedef struct { double bound, makespan; int count; } Best;
 
-static double ordered(const Units *u, int *first, double *bound)
+/* The makespan of the lists of a shape. */
+static double step_of(const PipeShape *s)
 {
-    double cost[3 * 8];
     ScheduleSet set;
     Simulation sim;
-    PipeShape s = partition_shape(u, &(Partition){.v = 1, .first = first}, cost);
-    s.kind = SCHEDULE_ZB_AUTO;
-    s.limit = u->shape.limit;
-    *bound = step_bound(&s, s.limit ? s.limit : s.p);
-    schedules_open(&set, &s);
+    schedules_open(&set, s);
     simulate(&set, &sim, 0);
     double makespan = sim.makespan;
     simulation_close(&sim);
     schedules_close(&set);
     return makespan;
+}
+
+static double ordered(const Units *u, int *first, double *bound)
+{
+    double cost[3 * 8];
+    PipeShape s = partition_shape(u, &(Partition){.v = 1, .first = first}, cost);
+    s.kind = SCHEDULE_ZB_AUTO;
+    s.limit = u->shape.limit;
+    *bound = step_bound(&s, s.limit ? s.limit : s.p);
+    return step_of(&s);
 }
 
 /* The makespan of the lists of a partition; they are right, and no rank holds more than its
@@ -152,18 +158,12 @@ static void all_pairs(int seed, int vee)
     for (first[1] = 1; first[1] < N - 2; first[1]++)
         for (first[2] = first[1] + 1; first[2] < N - 1; first[2]++)
             for (first[3] = first[2] + 1; first[3] < N; first[3]++) {
-                ScheduleSet set;
-                Simulation sim;
                 PipeShape s = partition_shape(&u, &(Partition){.v = 2, .vee = vee, .first = first}, of);
                 CHECK(step_bound(&s, 5) >= bound - 1e-9, "seed %d: %g, of all %g", seed, step_bound(&s, 5),
                       bound);
                 s.kind = vee ? SCHEDULE_ZB_V : SCHEDULE_INTERLEAVED;
                 s.group = 2;
-                schedules_open(&set, &s);
-                simulate(&set, &sim, 0);
-                best = fmin(best, sim.makespan);
-                simulation_close(&sim);
-                schedules_close(&set);
+                best = fmin(best, step_of(&s));
             }
     Partition found;
     partition_search(&found, &u, 2, vee, 0, 300);
@@ -310,16 +310,10 @@ static void all_trios(int seed)
             for (f[3] = f[2]; f[3] < N; f[3]++)
                 for (f[4] = f[3]; f[4] < N; f[4]++)
                     for (f[5] = f[4]; f[5] < N; f[5]++) {
-                        ScheduleSet set;
-                        Simulation sim;
                         PipeShape s = partition_shape(&u, &(Partition){.v = 3, .first = f}, of);
                         s.kind = SCHEDULE_INTERLEAVED;
                         s.group = 2;
-                        schedules_open(&set, &s);
-                        simulate(&set, &sim, 0);
-                        shortest = fmin(shortest, sim.makespan);
-                        simulation_close(&sim);
-                        schedules_close(&set);
+                        shortest = fmin(shortest, step_of(&s));
                         best = fmin(best, fullest_of_three(work, f, P));
                     }
     double bound = partition_bound(&u, 3, 0);
