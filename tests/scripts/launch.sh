@@ -119,6 +119,16 @@ if [ $rc != 8 ] || ! head -n 1 "$work/errors" |
     bad=1
 fi
 
+# mpirun catches none of SIGBUS, SIGFPE and SIGSEGV: in its handler it would stand still
+scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$work/out" 2>&1 &
+job=$!
+pid=$(mpirun_of $job)
+for _ in $(seq 6000); do ! grep -q '^corpus:' "$work/out" || break; sleep 0.02; done
+caught=$((0x$(awk '$1 == "SigCgt:" { print $2 }' "/proc/$pid/status") & 0x4c0))
+[ $caught = 0 ] || { echo "# mpirun catches signals: mask $caught"; bad=$((bad + 1)); }
+kill -TERM $job
+await $job
+
 # lists of hosts with mistakes, and a limit that is no number, are refused before anything starts
 refused() { # CODE TEXT COMMAND...
     want=$1 text=$2
