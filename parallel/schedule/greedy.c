@@ -1,23 +1,9 @@
 /* greedy -- ranks played forward in time by a rule, or by strings */
 #include "greedy.h"
 #include "base.h"
-#include "heap.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- events ---- */
-
-static void push(Greedy *g, int64_t time, int rank)
-{
-    uint64_t key = (uint64_t)time << RANK_BITS | (uint64_t)rank;
-    BUG_ON(time >> (63 - RANK_BITS));
-    if (g->events == g->room) {
-        g->room = g->room ? 2 * g->room : 4 * g->p;
-        g->heap = xrealloc(g->heap, (size_t)g->room * sizeof *g->heap);
-    }
-    heap_push(g->heap, &g->events, key);
-}
 
 /* Starts a play or replay. */
 static void reset(Greedy *g)
@@ -27,13 +13,15 @@ static void reset(Greedy *g)
     memset(g->begun, 0, (size_t)g->p * sizeof *g->begun);
     memset(g->held, 0, (size_t)g->p * sizeof *g->held);
     memset(g->at, 0, (size_t)g->p * sizeof *g->at);
-    memset(g->ready[0], 0xff, 2 * all * sizeof **g->ready);
+    memset(g->ready[0], 0x7f, 2 * all * sizeof **g->ready);         /* UNKNOWN */
     memset(g->ready[0], 0, (size_t)g->m * sizeof **g->ready);      /* stage 0 waits for no F */
-    g->played += 3 * (int64_t)all;
+    memset(g->next[0], 0x7f, 2 * (size_t)g->n * sizeof **g->next);
+    g->next[0][0] = 0;
+    g->played += g->p * (int64_t)greedy_length(g);
 }
 
-/* Whether FD of stage i is held from the arrival of its input on. */
-static int arrives(const Greedy *g, int i) { return g->has.early && i && g->rank[i - 1] != g->rank[i]; }
+/* Whether FD of stage i, which may be n, is held from the arrival of its input on. */
+static int arrives(const Greedy *g, int i) { return g->arrives[i]; }
 
 static void hold(Greedy *g, int i, int kind, int sign)
 {
@@ -45,22 +33,32 @@ static void hold(Greedy *g, int i, int kind, int sign)
 static void hold_for(Greedy *g, int i, int op)
 {
     int next = i + 1 < g->n;
-    if (op == 2) {
-        hold(g, i, SLOT_FW, -1);
-        hold(g, i, SLOT_DW, -1);
-    } else if (op == 1) {
+    if (op == 1) {
         hold(g, i, SLOT_FD, -1);
         if (!next)
             hold(g, i, SLOT_DW, 1);
         if (i)
             hold(g, i - 1, SLOT_DW, 1);
-    } else {
+    }
+    if (op == 2 || (op == 1 && g->has.whole)) {
+        hold(g, i, SLOT_FW, -1);
+        hold(g, i, SLOT_DW, -1);
+    }
+    if (op == 0) {
         if (!arrives(g, i))
             hold(g, i, SLOT_FD, 1);
         hold(g, i, SLOT_FW, 1);
         if (next && arrives(g, i + 1))
             hold(g, i + 1, SLOT_FD, 1);
     }
+}
+
+/* The input of `op` of stage i for microbatch mb is there at time t. */
+static void give(Greedy *g, int op, int i, int mb, int64_t t)
+{
+    g->ready[op][(size_t)i * (size_t)g->m + (size_t)mb] = t;
+    if (g->done[i][op] == mb)
+        g->next[op][i] = t;
 }
 
 /* Runs the next `op` of stage i at time t. Its result is there when it ends, on another rank a message later.
@@ -71,20 +69,25 @@ static int run(Greedy *g, int i, int op, int64_t t)
     int64_t end = g->at[r] = t + g->cost[op][i];
     if (!g->begun[r]++)
         g->began[r] = t;
+    double before = g->held[r];
     hold_for(g, i, op);
+    g->frees[r] = before - g->held[r];
+    if (op == 2)
+        return -1;
+    g->next[op][i] = mb + 1 < g->m ? g->ready[op][(size_t)i * (size_t)g->m + (size_t)mb + 1] : UNKNOWN;
     if (op == 0 && i + 1 < g->n)
-        g->ready[0][(size_t)(to = i + 1) * (size_t)g->m + (size_t)mb] = end + g->hop[0][i];
+        give(g, 0, to = i + 1, mb, end + g->hop[0][i]);
     else if (op == 0)
-        g->ready[1][(size_t)i * (size_t)g->m + (size_t)mb] = end;
-    else if (op == 1 && i)
-        g->ready[1][(size_t)(to = i - 1) * (size_t)g->m + (size_t)mb] = end + g->hop[1][i];
+        give(g, 1, i, mb, end);
+    else if (i)
+        give(g, 1, to = i - 1, mb, end + g->hop[1][i]);
     return to;
 }
 
 /* Whether rank r has room for more. */
 static int has_room(const Greedy *g, int r, double more)
 {
-    return g->held[r] + more <= g->has.room[r] * (1 + 1e-9);
+    return g->held[r] + more <= g->most[r];
 }
 
 /* ---- a play ---- */
@@ -97,31 +100,40 @@ static int phase_of(const Greedy *g, int r)
 }
 
 /* When the F or D `what` of rank r may run; NEVER: not before the rank is fed. F of a chunk leaves room for
- * one microbatch of each later chunk, so that what has begun can end.
- *   most  in   [v] the rule's bounds
- *   full  out  bool, set where F waits for room alone */
-static int64_t when(const Greedy *g, const int *most, int r, int what, int *full)
+ * one microbatch of each later chunk, so that what has begun can end, and its result does not arrive before
+ * there is room for it.
+ *   most   in      [v] the rule's bounds
+ *   full   out     bool, set where F waits for room alone
+ *   again  in out  lowered to when its input comes, if that is after t */
+static int64_t when(const Greedy *g, const int *most, int r, int what, int64_t t, int *full, int64_t *again)
 {
-    int c = what / 3, op = what % 3, i = g->stage[r * g->v + c];
-    const int *n = g->done[i];
-    if (n[op] == (op ? n[0] : g->m) || (op == 0 && n[0] - n[1] >= most[c]))
+    int c = what / 3, op = what % 3, i = g->stage[r * g->v + c], begun = g->done[i][0];
+    int64_t known = g->next[op][i];
+    *again = known > t && known < *again ? known : *again;
+    if (op)
+        return known;
+    if (begun == g->m || begun - g->done[i][1] >= most[c])
         return NEVER;
-    double there = op == 0 && arrives(g, i) ? g->has.data[SLOT_FD][i] : 0;
-    if (op == 0 && !has_room(g, r, g->need[i] - there)) {
+    if (!has_room(g, r, g->own[i])) {
         *full = 1;
         return NEVER;
     }
-    if (op == 0 && i + 1 < g->n && arrives(g, i + 1) && !has_room(g, g->rank[i + 1], g->need[i + 1]))
+    if (!arrives(g, i + 1))
+        return known;
+    int to = g->rank[i + 1];
+    if (!has_room(g, to, g->need[i + 1]))
         return NEVER;
-    int64_t known = g->ready[op][(size_t)i * (size_t)g->m + (size_t)n[op]];
-    return known < 0 ? NEVER : known;
+    if (!g->has.strict || g->at[to] <= t || has_room(g, to, g->need[i + 1] + g->frees[to]))
+        return known;
+    int64_t soonest = g->at[to] - g->cost[0][i] - g->hop[0][i];
+    return known > soonest ? known : soonest;
 }
 
 /* The chunk whose W rank r would do; -1: there is none. */
 static int next_w(const Greedy *g, int r)
 {
     int found = -1, most = 0;
-    for (int c = 0; c < g->v; c++) {
+    for (int c = 0; c < g->v && !g->has.whole; c++) {
         const int *n = g->done[g->stage[r * g->v + c]];
         if (n[1] - n[2] > most) {
             most = n[1] - n[2];
@@ -139,60 +151,60 @@ static int decide(const Greedy *g, const Rule *rule, int r, int64_t t, int64_t *
     size_t own = (size_t)(phase_of(g, r) * g->p + r), chunks = (size_t)g->v;
     const uint8_t *turn = rule->turn + 2 * chunks * own;
     int64_t next = NEVER, d = NEVER;
+    *again = NEVER;
     for (int k = 0; k < 2 * g->v; k++) {
         int what = turn[k];
-        int64_t at = when(g, rule->most + chunks * own, r, what, &full);
+        int64_t at = when(g, rule->most + chunks * own, r, what, t, &full, again);
         found = at <= t && found < 0 ? what : found;
         next = at > t && at < next ? at : next;
         d = what % 3 && at > t && at < d ? at : d;
     }
-    *again = next;
     if (w >= 0 && full && rule->hungry)
         return 3 * w + 2;
     if (found >= 0) {
         int64_t f = g->cost[0][stage[found / 3]];
-        if (found % 3 || d == NEVER || (double)(t + f - d) <= rule->delay * (double)f)
+        if (found % 3 || d >= UNKNOWN || (double)(t + f - d) <= rule->delay * (double)f)
             return found;
     }
-    if (w >= 0 && (next == NEVER || full ||
+    if (w >= 0 && (next >= UNKNOWN || full ||
                    (double)(next - t) >= rule->patience[own] * (double)g->cost[2][stage[w]]))
         return 3 * w + 2;
     return -1;
 }
 
-/* Lets the rank of stage i look again at time t, unless it is busy till later. -1: there is no stage. */
-static void wake(Greedy *g, int i, int64_t t)
+/* Lets rank r look at time t, unless it is busy till later or looks before. */
+static void wake(Greedy *g, int r, int64_t t)
 {
-    if (i >= 0 && g->at[g->rank[i]] <= t)
-        push(g, t, g->rank[i]);
+    uint64_t key = tournament_key(t, r);
+    if (g->at[r] <= t && key < tournament_of(&g->looks, r))
+        tournament_set(&g->looks, r, key);
 }
 
 int greedy_play(Greedy *g, const Rule *rule)
 {
-    int left = 3 * g->n * g->m;
+    int left = g->p * greedy_length(g);
     reset(g);
-    g->events = 0;
+    tournament_clear(&g->looks);
     for (int r = 0; r < g->p; r++)
-        push(g, 0, r);
-    while (g->events) {
-        uint64_t event = heap_pop(g->heap, &g->events);
-        int64_t t = (int64_t)(event >> RANK_BITS), again;
-        int r = event & ((1 << RANK_BITS) - 1);
-        if (t < g->at[r])
+        wake(g, r, 0);
+    for (uint64_t next; (next = tournament_least(&g->looks)) != LOOKS_NEVER;) {
+        int64_t t = (int64_t)(next >> RANK_BITS), again;
+        int r = next & ((1 << RANK_BITS) - 1), what = decide(g, rule, r, t, &again);
+        if (what < 0) {
+            tournament_set(&g->looks, r, again >= UNKNOWN ? LOOKS_NEVER : tournament_key(again, r));
             continue;
-        int what = decide(g, rule, r, t, &again);
-        if (what >= 0) {
-            int i = g->stage[r * g->v + what / 3], op = what % 3;
-            greedy_string(g, g->trial, r)[g->begun[r]] = (uint8_t)what;
-            int to = run(g, i, op, t);
-            left--;
-            push(g, g->at[r], r);
-            if (to >= 0 && g->at[g->rank[to]] <= t)
-                push(g, g->at[r] + g->hop[op][i], g->rank[to]);
-            for (int c = 0; c < g->v && op && g->has.early; c++)   /* there is room for what these send */
-                wake(g, g->stage[r * g->v + c] - 1, g->at[r]);
-        } else if (again != NEVER) {
-            push(g, again, r);
+        }
+        int i = g->stage[r * g->v + what / 3], op = what % 3;
+        greedy_string(g, g->trial, r)[g->begun[r]] = (uint8_t)what;
+        int to = run(g, i, op, t);
+        left--;
+        tournament_set(&g->looks, r, tournament_key(g->at[r], r));
+        if (to >= 0)
+            wake(g, g->rank[to], g->at[r] + g->hop[op][i]);
+        for (int c = 0; c < g->v && op && g->has.early; c++) {      /* there is room for what these send */
+            int before = g->stage[r * g->v + c] - 1;
+            if (before >= 0)
+                wake(g, g->rank[before], t);
         }
     }
     return left == 0;
@@ -212,7 +224,7 @@ static int replay_rank(Greedy *g, int r, int64_t *start)
         double more = g->has.data[SLOT_FD][i] + g->has.data[SLOT_FW][i];
         if ((op == 1 && n[1] >= n[0]) || (op == 2 && n[2] >= n[1]) || (op == 0 && !has_room(g, r, more)))
             return -1;
-        if (t < 0)
+        if (t == UNKNOWN)
             break;
         t = t > g->at[r] ? t : g->at[r];
         start[(size_t)r * (size_t)greedy_length(g) + (size_t)at] = t;
@@ -223,7 +235,7 @@ static int replay_rank(Greedy *g, int r, int64_t *start)
 
 int greedy_replay(Greedy *g, int64_t *start)
 {
-    int left = 3 * g->n * g->m, moved = 1;
+    int left = g->p * greedy_length(g), moved = 1;
     reset(g);
     while (moved)
         for (int turn = moved = 0; turn < 2 * g->p; turn++) {      /* down for F, up for D */
@@ -364,9 +376,11 @@ int greedy_stages(Greedy *g, const PipeShape *shape)
     memset(g->held, 0, (size_t)g->p * sizeof *g->held);
     for (int r = 0; r < g->p; r++) {
         double later = 0;
+        g->most[r] = g->has.room[r] * (1 + 1e-9);
         for (int c = g->v - 1; c >= 0; c--) {
             int i = g->stage[r * g->v + c];
             later = g->need[i] = later + g->has.data[SLOT_FD][i] + g->has.data[SLOT_FW][i];
+            g->own[i] = later - (arrives(g, i) ? g->has.data[SLOT_FD][i] : 0);
         }
         fits &= has_room(g, r, later);
     }
@@ -375,7 +389,7 @@ int greedy_stages(Greedy *g, const PipeShape *shape)
 
 void greedy_lists(Greedy *g, const uint8_t *strings, InstrList *out)
 {
-    static const uint8_t instr[] = {I_F, I_D, I_W};
+    const uint8_t instr[] = {I_F, g->has.whole ? I_B : I_D, I_W};
     memset(g->done, 0, (size_t)g->n * sizeof *g->done);
     for (int r = 0; r < g->p; r++)
         for (int i = 0; i < greedy_length(g); i++) {
@@ -396,8 +410,10 @@ void greedy_open(Greedy *g, const PipeShape *shape, const Held *held)
         for (size_t i = 0; i < n; i++)
             longest = fmax(longest, cost_of(shape, k, (int)i));
     g->scale = longest > 0 ? TICKS / longest : 0;
-    g->quota = xcalloc(2 * p + n, sizeof *g->quota);
-    g->need = g->quota + p;
+    g->quota = xcalloc(3 * p + 2 * n, sizeof *g->quota);
+    g->most = g->quota + p;
+    g->own = g->most + p;
+    g->need = g->own + n;
     g->rank = xcalloc(2 * n, sizeof *g->rank);
     g->stage = g->rank + n;
     for (int k = 0; k < 3; k++)
@@ -412,11 +428,18 @@ void greedy_open(Greedy *g, const PipeShape *shape, const Held *held)
     g->trial = xcalloc(3 * n, m);
     g->ready[0] = xcalloc(2 * n * m, sizeof *g->ready[0]);
     g->ready[1] = g->ready[0] + n * m;
+    g->next[0] = xcalloc(2 * n, sizeof *g->next[0]);
+    g->next[1] = g->next[0] + n;
+    g->arrives = xcalloc(n + 1, 1);
+    for (size_t i = 1; i < n; i++)
+        g->arrives[i] = g->has.early && g->rank[i - 1] != g->rank[i];
     g->at = xcalloc(2 * p, sizeof *g->at);
     g->began = g->at + p;
     g->begun = xcalloc(p, sizeof *g->begun);
-    g->held = xcalloc(p, sizeof *g->held);
+    g->held = xcalloc(2 * p, sizeof *g->held);
+    g->frees = g->held + p;
     g->done = xcalloc(n, sizeof *g->done);
+    tournament_open(&g->looks, g->p);
     greedy_stages(g, shape);
     set_quotas(g);
 }
@@ -430,9 +453,11 @@ void greedy_close(Greedy *g)
     free(g->hop[0]);
     free(g->trial);
     free(g->ready[0]);
+    free(g->next[0]);
+    free(g->arrives);
     free(g->at);
     free(g->begun);
     free(g->held);
     free(g->done);
-    free(g->heap);
+    tournament_close(&g->looks);
 }

@@ -7,16 +7,21 @@
 #ifndef GREEDY_H
 #define GREEDY_H
 #include "schedule.h"
+#include "tournament.h"
 
 enum { STRING_CHUNKS = UINT8_MAX / 3 };
 enum { BEFORE, BETWEEN, BEHIND, PHASES };      /* of a rank: its first D of chunk 0; its last F of it */
 #define NEVER INT64_MAX
+#define UNKNOWN 0x7f7f7f7f7f7f7f7f             /* a time after all others but NEVER, of equal bytes */
 
 /* What microbatches take and ranks have, in bytes or any other unit. */
 typedef struct {
     const double *room;                /* [p] of a rank */
     const double *data[SLOT_KINDS];    /* [p*v] of a microbatch in a stage, for each lifetime (schedule.h) */
     int early;                         /* bool: FD begins with the arrival of its input, else with F */
+    int strict;                        /* bool, early: there is room for an input when the instruction that
+                                        * makes it ends, else when it starts */
+    int whole;                         /* bool: B in the place of D and W, with D's cost; W has none */
 } Held;
 
 /* Ticks of a step. span: the longest time of a rank, from its first start to its last end. */
@@ -40,18 +45,23 @@ typedef struct {
     int64_t *cost[3];              /* [n] ticks of F, D, W */
     int64_t *hop[2];               /* [n] ticks of the message after F, after D; 0: it stays on its rank */
     Held has;
+    uint8_t *arrives;              /* [n + 1] bool: FD of a stage is held from the arrival of its input on */
+    double *most;                  /* [p] that a rank may hold */
+    double *own;                   /* [n] of `need`, what is not held before F */
     double *need;                  /* [n] FD and FW of a stage and of those of later chunks of its rank; then
                                     * [p] scratch */
     double *quota;                 /* [p] microbatches of chunk 0 that a rank has room for, by the times that
                                     * those of its chunks are held; of the stages of greedy_open */
-    uint8_t *trial;                /* [p][3vm] strings: 3 * chunk + 0 F, 1 D, 2 W; microbatches by count */
-    int64_t *ready[2];             /* [n*m] when the input of F, of D is there; -1: not known yet */
+    uint8_t *trial;                /* [p][3vm], of whole backwards [p][2vm], strings: 3 * chunk + 0 F, 1 D,
+                                    * 2 W; microbatches by count */
+    int64_t *ready[2];             /* [n*m] when the input of F, of D is there; UNKNOWN: not known yet */
+    int64_t *next[2];              /* [n] of these, that of the next microbatch */
     int64_t *at, *began;           /* [p] when the rank is free; when its first F started */
     int (*done)[3];                /* [n] F, D, W so far */
     int *begun;                    /* [p] instructions so far */
-    double *held;                  /* [p] of what a rank has, held now */
-    uint64_t *heap;                /* [events] when a rank looks again: time, then rank */
-    int events, room;              /* in the heap; that it has room for */
+    double *held;                  /* [p] of what a rank has, held when the instruction under way ends */
+    double *frees;                 /* [p] what that one frees */
+    Tournament looks;              /* when each rank looks again */
     int64_t played;                /* instructions so far, of all plays and replays */
     double scale;                  /* ticks of a unit of the costs */
 } Greedy;
@@ -67,8 +77,8 @@ int greedy_stages(Greedy *g, const PipeShape *shape);
 /* Plays a rule and writes `trial`. 0: the ranks are stuck. */
 int greedy_play(Greedy *g, const Rule *rule);
 
-/* Replays `trial`, and writes when each instruction starts, [p][3vm]. 0: the ranks wait for each other, or
- * one holds too much. It does not know Held.early. */
+/* Replays `trial`, and writes when each instruction starts, as long as strings. 0: the ranks wait for each
+ * other, or one holds too much. It does not know Held.early. */
 int greedy_replay(Greedy *g, int64_t *start);
 
 Score greedy_score(const Greedy *g);   /* of what was played last */
@@ -77,7 +87,7 @@ Score greedy_score(const Greedy *g);   /* of what was played last */
 void greedy_lists(Greedy *g, const uint8_t *strings, InstrList *out);
 
 /* Instructions of a rank; its part of strings. */
-static inline int greedy_length(const Greedy *g) { return 3 * g->v * g->m; }
+static inline int greedy_length(const Greedy *g) { return (g->has.whole ? 2 : 3) * g->v * g->m; }
 static inline uint8_t *greedy_string(const Greedy *g, uint8_t *all, int r)
 {
     return all + (size_t)r * (size_t)greedy_length(g);

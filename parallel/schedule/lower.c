@@ -2,8 +2,8 @@
  * instruction that feeds it ends. Time is in whole ticks, so that equal sums of costs are equal in whatever
  * order they were added. */
 #include "base.h"
-#include "heap.h"
 #include "schedule.h"
+#include "tournament.h"
 #include <math.h>
 #include <stdlib.h>
 
@@ -18,15 +18,12 @@ typedef struct {
     int64_t *message;          /* [p] time of the message at the end of the rank's list; -1: none there */
     int *next;                 /* [p] place in todo */
     uint8_t *waits;            /* [p] bool: waits for an input whose time is not known, so it has no event */
-    uint64_t *heap;            /* [events] one for each rank: time, then ends before starts, then rank */
-    int events;
+    Tournament looks;          /* when each rank's instruction ends or starts: ends before starts */
 } Player;
 
 static void push(Player *pl, int64_t time, int starts, int rank)
 {
-    uint64_t key = (uint64_t)time << (RANK_BITS + 1) | (uint64_t)starts << RANK_BITS | (uint64_t)rank;
-    BUG_ON(time >> (62 - RANK_BITS));
-    heap_push(pl->heap, &pl->events, key);
+    tournament_set(&pl->looks, rank, tournament_key(2 * time + starts, rank));
 }
 
 /* message: time of the message i; -1: i is compute, which keeps its join. */
@@ -49,6 +46,7 @@ static int together(const Player *pl, int rank)
 static void go_on(Player *pl, int rank, int64_t at)
 {
     pl->waits[rank] = 0;
+    tournament_set(&pl->looks, rank, LOOKS_NEVER);
     if (pl->next[rank] == pl->todo[rank].n)
         return;
     const Instr *i = &pl->todo[rank].list[pl->next[rank]];
@@ -99,8 +97,7 @@ static void play(Player *pl)
     int v = pl->set->shape.v;
     for (int r = 0; r < pl->p; r++)
         go_on(pl, r, 0);
-    while (pl->events) {
-        uint64_t event = heap_pop(pl->heap, &pl->events);
+    for (uint64_t event; (event = tournament_least(&pl->looks)) != LOOKS_NEVER;) {
         int64_t at = (int64_t)(event >> (RANK_BITS + 1));
         int rank = event & ((1 << RANK_BITS) - 1);
         const Instr *i = &pl->todo[rank].list[pl->next[rank]];
@@ -192,7 +189,8 @@ static void player_open(Player *pl, ScheduleSet *set, const PipeShape *s, const 
     pl->message = xcalloc(p, sizeof *pl->message);
     pl->next = xcalloc(p, sizeof *pl->next);
     pl->waits = xcalloc(p, 1);
-    pl->heap = xcalloc(p, sizeof *pl->heap);
+    tournament_open(&pl->looks, s->p);
+    tournament_clear(&pl->looks);
     for (size_t r = 0; r < p; r++)
         pl->message[r] = -1;
 }
@@ -218,5 +216,5 @@ void schedules_lower(ScheduleSet *set, const PipeShape *shape, const InstrList *
     free(pl.message);
     free(pl.next);
     free(pl.waits);
-    free(pl.heap);
+    tournament_close(&pl.looks);
 }

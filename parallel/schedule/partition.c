@@ -14,6 +14,7 @@ enum { PLAYED = 140000000, PLAYS = 30000 };    /* instructions and orders played
 enum { STARTS = 3 };           /* rules from which half of them are played */
 enum { MOVES = 20, FREES = 30 };               /* one of so many changes moves units; gives bytes back */
 static const double SPARE = 0.02;              /* share of a rank's memory that is left free at first */
+static const double HOPELESS = 0.25;           /* above what is to be beaten: too much for moves to mend */
 static const double HEAT = 0.003;              /* of a step, by which a change may lengthen it at first */
 
 /* ---- partitions ---- */
@@ -174,14 +175,14 @@ static double bytes_of(const Share *s, const Partition *out, const ScheduleSet *
     return all;
 }
 
-/* The makespan of a V in zb-v's order, of one stage a rank in 1F1B's; INFINITY: it does not fit. lists: as in
- * ordered. */
+/* The makespan of a V in zb-v's order, of a loop in interleaved 1F1B's, of one stage a rank in 1F1B's;
+ * INFINITY: it does not fit. lists: as in ordered. */
 static double as_published(const Share *s, const Partition *out, PipeShape shape, InstrList *lists)
 {
     ScheduleSet set;
     Simulation sim;
     int fits = 1;
-    shape.kind = out->vee ? SCHEDULE_ZB_V : SCHEDULE_1F1B;
+    shape.kind = out->vee ? SCHEDULE_ZB_V : out->v > 1 ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B;
     shape.weight_share = 1;                    /* so that W does not wait for ever */
     schedules_open(&set, &shape);
     for (int r = 0; r < s->p && s->u->fixed; r++)
@@ -193,6 +194,12 @@ static double as_published(const Share *s, const Partition *out, PipeShape shape
     if (lists)
         schedule_generate(&shape, lists);
     return fits ? makespan : INFINITY;
+}
+
+static Held held_of(const Share *s)
+{
+    return (Held){.room = s->room, .data = {s->data[SLOT_FD], s->data[SLOT_FW], s->data[SLOT_DW]},
+                  .early = s->u->fixed != NULL, .strict = s->strict, .whole = s->u->whole};
 }
 
 /* Orders a partition's work unless its bound is no better than what there is; returns its makespan, or
@@ -210,7 +217,7 @@ static double ordered(Share *s, Partition *out, Favourites *known, int64_t budge
     out->tried++;
     if (out->published)
         return as_published(s, out, shape, lists);
-    Held held = {s->room, {s->data[SLOT_FD], s->data[SLOT_FW], s->data[SLOT_DW]}, s->u->fixed != NULL};
+    Held held = held_of(s);
     return search_order(&shape, &held, known, budget, lists);
 }
 
@@ -249,7 +256,8 @@ static void try_from(Share *s, Partition *out, Partition *trial, Favourites *kno
     trial->makespan = INFINITY;
     trial->tried = out->tried;
     trial->makespan = ordered(s, trial, known, 0, NULL);
-    descend(s, trial, known, most);
+    if (!s->u->beat || trial->makespan < s->u->beat * (1 + HOPELESS))
+        descend(s, trial, known, most);
     out->tried = trial->tried;
     if (trial->makespan < out->makespan) {
         out->makespan = trial->makespan;
@@ -474,7 +482,7 @@ static void take_best(Anneal *a, Partition *out)
 void partition_improve(Partition *out, const Units *u)
 {
     int stages = u->shape.p * out->v;
-    int64_t each = 3 * (int64_t)stages * u->shape.m;
+    int64_t each = (u->whole ? 2 : 3) * (int64_t)stages * u->shape.m;
     int plays = PLAYED / each < PLAYS ? (int)(PLAYED / each) : PLAYS;
     BUG_ON(stages < 2);
     Anneal a = {.out = {.v = out->v, .vee = out->vee, .bound = out->bound, .hoped = out->hoped}};
@@ -484,7 +492,8 @@ void partition_improve(Partition *out, const Units *u)
     share_open(&a.s, u, out->v, out->vee, 0);
     PipeShape shape = partition_shape(u, out, a.s.cost);
     weigh(&a.s, out);
-    greedy_open(&a.g, &shape, &(Held){a.s.room, {a.s.data[0], a.s.data[1], a.s.data[2]}, u->fixed != NULL});
+    Held held = held_of(&a.s);
+    greedy_open(&a.g, &shape, &held);
     trial_open(&a.now, &a);
     trial_open(&a.was, &a);
     trial_open(&a.best, &a);
@@ -530,10 +539,34 @@ void partition_search(Partition *out, const Units *u, int v, int vee, int publis
         try_from(&s, out, &trial, &others, out->tried + most / 2);
         known = out->makespan < before ? others : known;
     }
-    free(trial.first);
     out->hoped = out->makespan;
     if (isfinite(out->makespan))
         finish(&s, out, &known);
+    if (isinf(out->makespan) && isfinite(out->hoped) && u->fixed && !published) {
+        s.strict = 1;                          /* from there to partitions whose lists fit */
+        memset(s.less, 0, (size_t)s.p * sizeof *s.less);
+        memcpy(trial.first, out->first, bytes);
+        known.n = 0;
+        try_from(&s, out, &trial, &known, out->tried + most / 2);
+        if (isfinite(out->makespan))
+            finish(&s, out, &known);
+    }
+    free(trial.first);
+    share_close(&s);
+}
+
+void partition_even(Partition *out, const Units *u, int v)
+{
+    Share s;
+    int stages = u->shape.p * v, each = (u->n - 2) / stages;
+    *out = (Partition){.v = v, .published = 1, .makespan = INFINITY,
+                       .first = xcalloc((size_t)stages + 1, sizeof *out->first)};
+    BUG_ON(each * stages != u->n - 2);
+    for (int i = 1; i <= stages; i++)
+        out->first[i] = 1 + i * each + (i == stages);
+    share_open(&s, u, v, 0, 0);
+    lists_open(&s, out);
+    out->makespan = ordered(&s, out, NULL, 0, out->list);
     share_close(&s);
 }
 

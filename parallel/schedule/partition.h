@@ -25,12 +25,16 @@ typedef struct {
     const double *pending;     /* [n] bytes from the arrival of the gradient to W; NULL: 0 */
     const double *scratch;     /* [n] bytes while it computes: of a rank, the most of its units */
     double room;               /* bytes of a rank */
+    int whole;                 /* bool: backwards are not split: D is all of one, and W takes no time */
+    double beat;               /* a makespan that partition_search should beat: what begins far above it is
+                                * not moved; 0: none */
     PipeShape shape;           /* p, m, limit, hop, weight_share; the rest is not read */
 } Units;
 
 typedef struct {
     int v, vee;                /* stages of a rank; bool, they lie in a V, else in a loop */
-    int published;             /* bool: in the orders of zb-v or 1F1B, else in those of search.h */
+    int published;             /* bool: in the orders of zb-v, 1F1B or interleaved 1F1B, else in those of
+                                * search.h */
     int *first;                /* [p * v + 1] first unit of each stage; n. In a loop a stage may be empty */
     double makespan;           /* of the order of these stages; INFINITY: nothing was found that fits */
     double hoped;              /* the same, before its lists had to fit into memory once they are packed */
@@ -42,8 +46,8 @@ typedef struct {
 
 /* The least time of a step over all partitions and orders that hold at most shape.limit microbatches and
  * u->room bytes on a rank; INFINITY: none fits.
- *   v, vee  in  stages of a rank, 1 to 3; bool: two lie in a V, else in a loop. With three, and more units
- *               than there is time for, the bound of units_bound */
+ *   v, vee  in  stages of a rank; bool: two lie in a V, else in a loop. With three, and more units than there
+ *               is time for, and with more, the bound of units_bound */
 double partition_bound(const Units *u, int v, int vee);
 
 /* The same over all partitions in any number of stages a rank, wherever they lie, empty ones too: at most any
@@ -57,6 +61,9 @@ void partition_search(Partition *out, const Units *u, int v, int vee, int publis
 /* Improves what was found, for which it takes some seconds, by other partitions in other orders. Leaves it as
  * it is where nothing better is found. */
 void partition_improve(Partition *p, const Units *u);
+/* The partition in v stages a rank with equal numbers of layers, in the order of interleaved 1F1B, or of 1F1B
+ * with one stage. Its makespan is INFINITY where that does not fit. */
+void partition_even(Partition *out, const Units *u, int v);
 void partition_close(Partition *p);
 
 /* The shape of a partition, with the costs of its stages in cost [3 * p * v]: F, D, W of each. Its lists are

@@ -115,15 +115,16 @@ static int rule_of_one(const Greedy *g, int index, Rule *rule)
                                         {UP, H2}, {UP, ALL}, {UP, UP}, {DOWN, ALL}};
     static const double delay[] = {1, 0.5, 0.25};
     static const uint8_t turn[] = {1, 0};
-    enum { PAIRS = sizeof bounds / sizeof *bounds, RULES = PAIRS * PATIENCES * 3 };
-    if (index >= RULES)
+    enum { PAIRS = sizeof bounds / sizeof *bounds };
+    int waits = g->has.whole ? 1 : PATIENCES;          /* without W there is nothing to wait with */
+    if (index >= PAIRS * waits * 3)
         return 0;
-    rule_alike(g, rule, turn, patience[index / PAIRS % PATIENCES]);
+    rule_alike(g, rule, turn, patience[index / PAIRS % waits]);
     for (int r = 0; r < g->p; r++) {
         rule->most[r] = bound_of(g, r, bounds[index % PAIRS][0]);
         rule->most[g->p + r] = rule->most[2 * g->p + r] = bound_of(g, r, bounds[index % PAIRS][1]);
     }
-    rule->delay = delay[index / PAIRS / PATIENCES];
+    rule->delay = delay[index / PAIRS / waits];
     rule->hungry = 0;
     return 1;
 }
@@ -158,7 +159,7 @@ static int rule_of_many(const Greedy *g, int index, Rule *rule)
     static const double share[] = {1, 1.1, 0.9, 0.8, 0.7, 0};      /* of the quota; 0: no bound */
     enum { SHARES = sizeof share / sizeof *share, WAITS = 3 };
     int turns = g->v == 2 ? 24 : 12, turn = index % turns, rest = index / turns;
-    if (rest >= SHARES * WAITS * 2)
+    if (rest >= SHARES * (g->has.whole ? 1 : WAITS * 2))
         return 0;
     uint8_t order[2 * STRING_CHUNKS];
     if (g->v == 2)
@@ -332,7 +333,7 @@ static void search(Search *s, Favourites *known, int64_t budget)
     Rule rule = rule_open(&s->g);
     s->most = known ? INT64_MAX : budget;              /* all that are known are played */
     s->least = least_of(s);
-    if (s->g.v == 1 && !s->g.has.early)
+    if (s->g.v == 1 && !s->g.has.early && !s->g.has.whole)
         try_known(s);
     int best = try_grid(s, known);
     if (known)

@@ -372,7 +372,8 @@ void share_close(Share *s)
 
 double share_bound(Share *s, int v, int vee, int *first)
 {
-    BUG_ON(v > TRIO);
+    if (v > TRIO)
+        return units_bound(s->u);
     if (v == TRIO)
         return trio_least(s);
     return vee ? vee_bound(s, first) : v == 2 ? loop_bound(s, first) : least_bound(s, first);

@@ -17,6 +17,7 @@ typedef struct {
     double *room;              /* [p] bytes of each rank for microbatches; scratch */
     double *data[SLOT_KINDS];  /* [p * v] bytes of a microbatch in each stage; scratch */
     double *less;              /* [p] bytes left free for messages that arrive early, as they turned out */
+    int strict;                /* bool: as of Held */
     int most;                  /* partitions that may be ordered before the search turns to other ones */
 } Share;
 
@@ -33,7 +34,7 @@ static inline double work(const Share *s, int from, int to)
 void share_open(Share *s, const Units *u, int v, int vee, int most);
 void share_close(Share *s);
 
-/* partition_bound; fills first, [p * v + 1], with a partition that has it, unless there are three stages a
- * rank. */
+/* partition_bound; fills first, [p * v + 1], with a partition that has it, unless there are three or
+ * more stages a rank. */
 double share_bound(Share *s, int v, int vee, int *first);
 #endif

@@ -398,14 +398,21 @@ static json_t *planned_json(const Planned *p)
 {
     if (!p->step)
         return json_null();
-    return json_pack("{s:i s:s s:o s:I}", "vpp", p->v, "recompute", layout_recompute[p->recompute], "step_ms",
-                     json_number(1e3 * p->step), "memory", (json_int_t)p->memory);
+    return json_pack("{s:i s:s s:s s:o s:I}", "vpp", p->v, "recompute", layout_recompute[p->recompute],
+                     "backward", p->whole ? "whole" : "split", "step_ms", json_number(1e3 * p->step),
+                     "memory", (json_int_t)p->memory);
 }
 
 static const char *placement_name(const Joint *j)
 {
-    return j->best.v == 1 ? "one stage a rank" : j->best.vee ? "two stages a rank in a V"
-           : j->best.v == 2 ? "two stages a rank in a loop" : "three stages a rank in a loop";
+    static const char *const loop[] = {
+#define LOOP(number) number " stages a rank in a loop"
+        "one stage a rank", LOOP("two"), LOOP("three"), LOOP("four"), LOOP("five"), LOOP("six"),
+        LOOP("seven"), LOOP("eight"), LOOP("nine"), LOOP("ten"), LOOP("eleven"), LOOP("twelve"),
+        LOOP("thirteen"), LOOP("fourteen"), LOOP("fifteen"), LOOP("sixteen")};
+#undef LOOP
+    _Static_assert(sizeof loop / sizeof *loop == JOINT_STAGES_MOST, "a name for each number");
+    return j->best.vee ? "two stages a rank in a V" : loop[j->best.v - 1];
 }
 
 static json_t *search_json(const Joint *j, const char *keys, const char *clock)
@@ -420,8 +427,8 @@ static json_t *search_json(const Joint *j, const char *keys, const char *clock)
 static void print_search(const Joint *j, const char *keys, const char *clock)
 {
     const Planned *w = &j->winner, *e = &j->even;
-    printf("found      %s, recomputing %s: %s\n", placement_name(j), layout_recompute[w->recompute],
-           j->layout);
+    printf("found      %s, backwards %s, recomputing %s: %s\n", placement_name(j),
+           w->whole ? "whole" : "split", layout_recompute[w->recompute], j->layout);
     printf("pipeline   %.2f ms of a step; no order of any partition that fits takes less than %.2f with %s: "
            "%.2f %% more; than %.2f with any number of stages anywhere: %.2f %%\n", 1e3 * j->best.makespan,
            1e3 * joint_placed(j), placement_name(j), 100 * (j->best.makespan / joint_placed(j) - 1),
@@ -435,6 +442,22 @@ static void print_search(const Joint *j, const char *keys, const char *clock)
     else
         printf("beside     no 1F1B with equal numbers of layers is legal and fits\n");
     printf("keys       %s\nclock      %s\n", keys, clock);
+}
+
+/* The configuration for --search. Layers need not divide, because they are still to be shared out; nothing is
+ * measured. */
+static const Config *start_search(const char *path, Args *a, int world)
+{
+    Check k;
+    char **line = keep_alloc((size_t)a->n + 1, sizeof *line);
+    memcpy(line, a->v, (size_t)a->n * sizeof *line);
+    line[a->n] = (char *)"pipeline_balance=cost";
+    for (int more = 0; more < 2; more++) {
+        config_check(&k, path, a->n + more, line, world, USE_MODEL);
+        if (!k.n && !k.dropped)
+            return k.cfg;
+    }
+    return start_plan(path, a, world);         /* says what is wrong */
 }
 
 /* Does --search. */
@@ -485,7 +508,7 @@ int command_plan(int argc, char **argv)
     char **keys = xcalloc((size_t)a.n + 1, sizeof *keys);      /* start_plan frees a.v */
     int nkeys = a.n;
     memcpy(keys, a.v, (size_t)a.n * sizeof *keys);
-    const Config *c = start_plan(path, &a, world);
+    const Config *c = lists ? start_search(path, &a, world) : start_plan(path, &a, world);
     Plan p;
     const Machine *m = machine ? machine_load(machine) : NULL;
     if (m)

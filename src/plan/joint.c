@@ -14,7 +14,7 @@ enum { ORDERS_MOST = 1000, ORDERS_LEAST = 20, SLOWER = 8 };
 enum { ORDERED = 100000 };     /* microbatches of stages in them; so many take seconds */
 enum { IMPROVED = 2 };         /* so many that were found and not NEAR their bound are improved: the best, */
 static const double NEAR = 0.01, FAR = 0.01;   /* and another if it is not longer by FAR */
-enum { CHANGES = 20, ATTEMPTS = 3, EVEN_MOST = 16 };
+enum { CHANGES = 20, ATTEMPTS = 3 };
 
 /* What the searched keys are set to first, so that none of the configuration's is left. */
 static const char *const cleared[] = {
@@ -24,16 +24,18 @@ static const char *const cleared[] = {
 };
 enum { CLEARED = sizeof cleared / sizeof *cleared };
 
-/* Units of the model in one way to recompute. */
+/* Units of the model in one way to recompute, with backwards whole or split. */
 typedef struct {
     Units u;
-    double *all;               /* [8][n] memory of u's arrays */
+    Recompute how;
+    double *all;               /* [8][n] memory of u's arrays; NULL: this is not legal */
 } Timed;
+enum { WAYS = 2 * RECOMPUTES };
 
-/* What was found in one way to recompute, in one placement. */
+/* What was found in one way, in one placement. */
 typedef struct {
     Partition found;           /* without lists */
-    Recompute how;
+    const Timed *way;
     double room;               /* bytes of a rank, less what the planner found lacking */
 } Candidate;
 
@@ -62,16 +64,16 @@ static const Config *changed(Check *k, const JointAsk *ask, Recompute how, int n
     return k->n + k->dropped ? NULL : k->cfg;
 }
 
-/* Predicts a pipeline in which each unit has a rank of its own, with split backwards. Returns 0 if that is
- * not legal. */
-static int predict_units(Prediction *out, const JointAsk *ask, const Config *c, Recompute how, Check *k)
+/* Predicts a pipeline in which each unit has a rank of its own. Returns 0 if that is not legal. */
+static int predict_units(Prediction *out, const JointAsk *ask, const Config *c, Recompute how, int whole,
+                         Check *k)
 {
     int64_t n = c->num_layers + 2;
     char *change[CHANGES];
     int at = 0;
     change[at++] = textf("pipeline_model_parallel_size=%ld", n);
     change[at++] = textf("pipeline_model_parallel_layout=E(|t)*%ld|L", c->num_layers);
-    change[at++] = text_copy("pipeline_schedule=zb-h1");
+    change[at++] = text_copy(whole ? "pipeline_schedule=1f1b" : "pipeline_schedule=zb-h1");
     change[at++] = text_copy("pipeline_schedule_file=null");
     change[at++] = text_copy("num_virtual_stages_per_pipeline_rank=null");
     int world = (int)(c->world / c->pipeline_model_parallel_size * n);
@@ -90,17 +92,17 @@ static int last_m(const Config *c)
 
 static int64_t kept_bytes(const Memory *m) { return m->parameters + m->gradients + m->optimizer; }
 
-/* Times and weighs the units; 0: this way to recompute is not legal. */
-static int timed_open(Timed *t, const JointAsk *ask, const Config *c, Recompute how, Check *k)
+/* Times and weighs the units; 0: this way is not legal. */
+static int timed_open(Timed *t, const JointAsk *ask, const Config *c, Recompute how, int whole, Check *k)
 {
-    Prediction split = {0};
+    Prediction apart = {0};
     size_t n = (size_t)c->num_layers + 2;
-    *t = (Timed){0};
-    int legal = predict_units(&split, ask, c, how, k);
+    *t = (Timed){.how = how};
+    int legal = predict_units(&apart, ask, c, how, whole, k);
     double *x = t->all = xcalloc(8 * n, sizeof *x);
     for (size_t i = 0; i < n && legal; i++) {
-        const StageTime *s = &split.stage[i];
-        const Memory *mem = &split.memory[i];
+        const StageTime *s = &apart.stage[i];
+        const Memory *mem = &apart.memory[i];
         x[i] = s->forward.work;
         x[n + i] = s->backward_x.work;
         x[2 * n + i] = s->backward_w.work;
@@ -112,10 +114,10 @@ static int timed_open(Timed *t, const JointAsk *ask, const Config *c, Recompute 
     }
     t->u = (Units){.n = (int)n, .cost = {x, x + n, x + 2 * n}, .fixed = x + 3 * n, .held = x + 4 * n,
                    .scratch = x + 5 * n, .arrived = x + 6 * n, .pending = x + 7 * n,
-                   .room = machine_space(ask->m, c->world),
-                   .shape = {.p = (int)c->pipeline_model_parallel_size, .m = last_m(c), .hop = split.hop,
+                   .room = machine_space(ask->m, c->world), .whole = whole,
+                   .shape = {.p = (int)c->pipeline_model_parallel_size, .m = last_m(c), .hop = apart.hop,
                              .weight_share = 0, .limit = last_m(c)}};
-    prediction_close(&split);
+    prediction_close(&apart);
     if (!legal) {
         free(t->all);
         t->all = NULL;
@@ -181,15 +183,19 @@ static void plan_winner(Joint *j, const JointAsk *ask)
 /* ---- the search ---- */
 
 /* Placements of stages: of a rank; bool, in a V; bool, in published orders: zb-v's, 1F1B's, which needs least
- * memory. Three a rank and published orders only where the others leave a gap. */
+ * memory. Three and more a rank and published orders only where the others leave a gap; more than three where
+ * microbatches are few, and the bubble is long with fewer stages. */
 static const struct { int v, vee, published; } placement[PLACEMENTS] = {
-    {1, 0, 0}, {2, 1, 0}, {2, 0, 0}, {2, 1, 1}, {1, 0, 1}, {3, 0, 0}};
+    {1, 0, 0}, {2, 1, 0}, {2, 0, 0}, {2, 1, 1}, {1, 0, 1}, {3, 0, 0}, {4, 0, 0}, {6, 0, 0}, {8, 0, 0}};
+enum { FEW = 4 };              /* microbatches for each rank of the pipeline */
 static const double gap = 0.02;
 
 static int possible(const Units *u, int place)
 {
-    int v = placement[place].v;
-    return v == 1 || placement[place].vee ? u->n >= v * u->shape.p : u->shape.p > 1;
+    int v = placement[place].v, vee = placement[place].vee, p = u->shape.p;
+    if (placement[place].published && u->whole == vee)     /* zb-v splits backwards, 1F1B does not */
+        return 0;
+    return v == 1 || vee ? u->n >= v * p : p > 1 && (v <= 3 || (u->shape.m < FEW * p && u->n >= v * p));
 }
 
 /* Takes a partition as the winner if it fits and its step, planned with its lists, is shorter. Closes the one
@@ -207,6 +213,7 @@ static double offer(Joint *j, const JointAsk *ask, const Units *u, Recompute how
     Joint before = *j;
     double lacks = (double)other.winner.memory - machine_space(ask->m, ask->world);
     if (wins) {
+        other.winner.whole = u->whole;
         j->best = other.best;
         j->shape = other.shape;
         j->cost = other.cost;
@@ -219,10 +226,10 @@ static double offer(Joint *j, const JointAsk *ask, const Units *u, Recompute how
 }
 
 /* What was found, without its lists. */
-static Candidate candidate_of(const Units *u, const Partition *found, Recompute how)
+static Candidate candidate_of(const Units *u, const Partition *found, const Timed *way)
 {
     size_t bytes = ((size_t)(u->shape.p * found->v) + 1) * sizeof *found->first;
-    Candidate c = {*found, how, u->room};
+    Candidate c = {*found, way, u->room};
     c.found.list = NULL;
     c.found.all = NULL;
     c.found.first = xcalloc(1, bytes);
@@ -248,20 +255,20 @@ static void keep_candidate(Candidate *kept, Candidate c)
 static double best_step(const Joint *j) { return j->winner.step ? j->winner.step : INFINITY; }
 
 /* Searches one placement, with more bytes left free where the planner finds that a rank lacks some. */
-static void try_placement(Joint *j, const JointAsk *ask, const Timed *t, Recompute how, int place,
-                          Candidate *kept)
+static void try_placement(Joint *j, const JointAsk *ask, const Timed *t, int place, Candidate *kept)
 {
     int v = placement[place].v, orders = ORDERED / (t->u.shape.p * t->u.shape.m * v);
     orders = orders < ORDERS_LEAST ? ORDERS_LEAST : orders > ORDERS_MOST ? ORDERS_MOST : orders;
     if (placement[place].published || v > 2)
         orders = orders / SLOWER < ORDERS_LEAST ? ORDERS_LEAST : orders / SLOWER;
     Units u = t->u;
+    u.beat = j->winner.step;
     for (int i = 0; i < ATTEMPTS; i++) {
         Partition found;
         partition_search(&found, &u, v, placement[place].vee, placement[place].published, orders);
         j->tried += found.tried;
-        Candidate c = candidate_of(&u, &found, how);
-        double lacks = found.makespan < best_step(j) ? offer(j, ask, &u, how, &found) : 0;
+        Candidate c = candidate_of(&u, &found, t);
+        double lacks = found.makespan < best_step(j) ? offer(j, ask, &u, t->how, &found) : 0;
         partition_close(&found);
         int far = isfinite(c.found.hoped) && c.found.hoped > c.found.bound * (1 + NEAR);
         if (lacks <= 0 && !c.found.published && far)
@@ -274,7 +281,7 @@ static void try_placement(Joint *j, const JointAsk *ask, const Timed *t, Recompu
     }
 }
 
-static void try_recompute(Joint *j, const JointAsk *ask, const Timed *t, Recompute how, Candidate *kept)
+static void try_way(Joint *j, const JointAsk *ask, const Timed *t, Candidate *kept)
 {
     double any = units_bound(&t->u);
     j->bound = fmin(j->bound, any);
@@ -284,26 +291,26 @@ static void try_recompute(Joint *j, const JointAsk *ask, const Timed *t, Recompu
         double here = partition_bound(&t->u, placement[i].v, placement[i].vee);
         j->placed[i] = fmin(j->placed[i], here);
         if (here < best_step(j) * (1 - (placement[i].v > 2 || placement[i].published ? gap : 1e-4)))
-            try_placement(j, ask, t, how, i, kept);
+            try_placement(j, ask, t, i, kept);
     }
 }
 
 /* Improves the best of what was found. */
-static void improve(Joint *j, const JointAsk *ask, const Timed *t, Candidate *kept)
+static void improve(Joint *j, const JointAsk *ask, Candidate *kept)
 {
     double best = kept[0].found.hoped;
     for (int k = 0; k < IMPROVED; k++) {
         Candidate *c = &kept[k];
         int worth = c->found.first && c->found.hoped <= best * (1 + FAR);
         for (int i = 0; i < ATTEMPTS && worth && c->found.bound < best_step(j); i++) {
-            Units u = t[c->how].u;
+            Units u = c->way->u;
             u.room = c->room;
-            Partition found = candidate_of(&u, &c->found, c->how).found;
+            Partition found = candidate_of(&u, &c->found, c->way).found;
             partition_improve(&found, &u);
             j->tried += found.tried - c->found.tried;
             if (!found.list)
                 best = INFINITY;               /* so that the next one has its turn */
-            double lacks = found.list ? offer(j, ask, &u, c->how, &found) : 0;
+            double lacks = found.list ? offer(j, ask, &u, c->way->how, &found) : 0;
             partition_close(&found);
             if (lacks <= 0)
                 break;
@@ -315,16 +322,16 @@ static void improve(Joint *j, const JointAsk *ask, const Timed *t, Candidate *ke
 
 double joint_placed(const Joint *j)
 {
-    int i = 0;
-    while (placement[i].v != j->best.v || placement[i].vee != j->best.vee)
-        i++;
-    return j->placed[i];
+    for (int i = 0; i < PLACEMENTS; i++)
+        if (placement[i].v == j->best.v && placement[i].vee == j->best.vee && isfinite(j->placed[i]))
+            return j->placed[i];
+    return j->bound;
 }
 
 /* Plans interleaved 1F1B with equal numbers of layers, or 1F1B, in one way to recompute. */
 static void plan_even(Joint *j, const JointAsk *ask, const Config *c, Recompute how)
 {
-    for (int v = 1; v <= EVEN_MOST; v++) {
+    for (int v = 1; v <= JOINT_STAGES_MOST; v++) {
         char *change[4];
         Planned even;
         Check k;
@@ -340,8 +347,22 @@ static void plan_even(Joint *j, const JointAsk *ask, const Config *c, Recompute 
         if (legal && machine_fits(ask->m, ask->world, even.memory) &&
             (!j->even.step || (even.v > 1) > (j->even.v > 1) ||
              ((even.v > 1) == (j->even.v > 1) && even.step < j->even.step)))
-            j->even = even;
+            j->even = even, j->even.whole = 1;
     }
+}
+
+/* Offers that, where nothing found is shorter.
+ *   t  in  [WAYS] */
+static void offer_even(Joint *j, const JointAsk *ask, const Timed *t)
+{
+    const Timed *way = &t[2 * j->even.recompute + 1];
+    if (!j->even.step || j->even.step >= best_step(j) || !way->all)
+        return;
+    Partition even;
+    partition_even(&even, &way->u, j->even.v);
+    if (isfinite(even.makespan))
+        offer(j, ask, &way->u, way->how, &even);
+    partition_close(&even);
 }
 
 /* ---- all ---- */
@@ -383,7 +404,7 @@ static int may(const JointAsk *ask, const Config *c, Recompute how)
 
 void joint_search(Joint *j, const JointAsk *ask, const Config *c)
 {
-    Timed t[RECOMPUTES] = {{.all = NULL}};
+    Timed t[WAYS] = {{.all = NULL}};
     Candidate kept[IMPROVED] = {{.room = 0}};
     Check k;
     int legal = 0;
@@ -394,7 +415,8 @@ void joint_search(Joint *j, const JointAsk *ask, const Config *c)
     void *mark = keep_mark();
     for (int how = 0; how < RECOMPUTES; how++)
         if (may(ask, c, (Recompute)how)) {
-            legal += timed_open(&t[how], ask, c, (Recompute)how, &k);
+            for (int whole = 0; whole < 2; whole++)
+                legal += timed_open(&t[2 * how + whole], ask, c, (Recompute)how, whole, &k);
             plan_even(j, ask, c, (Recompute)how);
         }
     if (!legal) {
@@ -402,12 +424,13 @@ void joint_search(Joint *j, const JointAsk *ask, const Config *c)
         die(EXIT_CONFIG, "search", "the units of the model cannot be timed, because the configuration with a "
             "pipeline rank for each of them breaks the rules above; change: what they name");
     }
-    for (int how = 0; how < RECOMPUTES; how++)
-        if (t[how].all)
-            try_recompute(j, ask, &t[how], (Recompute)how, kept);
-    improve(j, ask, t, kept);
-    for (int how = 0; how < RECOMPUTES; how++)
-        free(t[how].all);
+    for (int i = 0; i < WAYS; i++)
+        if (t[i].all)
+            try_way(j, ask, &t[i], kept);
+    improve(j, ask, kept);
+    offer_even(j, ask, t);
+    for (int i = 0; i < WAYS; i++)
+        free(t[i].all);
     keep_release(mark);
     if (!j->winner.step)
         die(EXIT_CONFIG, "search", "no partition of the model over %ld pipeline ranks that was found fits "

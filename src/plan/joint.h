@@ -2,9 +2,11 @@
  *
  * Units of the model (embedding, each layer, head) are timed and weighed one by one: the planner walks a
  * pipeline in which each has a rank of its own. partition.h shares them out over the pipeline that the
- * configuration asks for, in one stage a rank, in two that lie in a V or in a loop, and in three in a loop
- * where fewer end far from the bound, with each way to recompute, the same on all ranks. What comes out is
- * a configuration like any other, with its lists in a file, and is planned exactly before it is told. */
+ * configuration asks for, in one stage a rank, in two that lie in a V or in a loop, and in more in a loop
+ * where fewer end far from the bound, with each way to recompute, the same on all ranks, and with backwards
+ * whole and split. Interleaved 1F1B with equal numbers of layers is taken where nothing shorter is found.
+ * What comes out is a configuration like any other, with its lists in a file, and is planned exactly before
+ * it is told. */
 #ifndef JOINT_H
 #define JOINT_H
 #include "partition.h"
@@ -22,12 +24,13 @@ typedef struct {
 /* A configuration in one way to recompute, planned; step 0: none is legal and fits. */
 typedef struct {
     int v;                     /* stages of a rank */
+    int whole;                 /* bool: backwards are not split */
     Recompute recompute;
     double step;               /* s, of the planner */
     int64_t memory;            /* bytes of the fullest rank */
 } Planned;
 
-enum { PLACEMENTS = 6 };
+enum { PLACEMENTS = 9, JOINT_STAGES_MOST = 16 };   /* of a rank */
 
 typedef struct {
     Partition best;
@@ -47,7 +50,7 @@ typedef struct {
 void joint_search(Joint *j, const JointAsk *ask, const Config *cfg);
 void joint_close(Joint *j);
 
-/* The bound of the winner's placement, s. */
+/* The bound of the winner's placement, s; of any, where that was not searched. */
 double joint_placed(const Joint *j);
 
 /* The keys that make a run use the winner, as arguments for a shell, on the heap. */

@@ -366,11 +366,11 @@ static double most_bytes(const ScheduleSet *set, int r, double arrived, double k
         const Instr *in = &set->rank[r].list[i];
         now += in->op == I_RA || (in->op == I_F && r == 0) ? arrived : 0;
         now += in->op == I_F ? kept : 0;
-        now += in->op == I_RG || (in->op == I_D && last) ? pending : 0;
+        now += in->op == I_RG || ((in->op == I_D || in->op == I_B) && last) ? pending : 0;
         most = now > most ? now : most;
-        now -= in->op == I_D ? arrived : 0;
-        now -= in->op == I_W ? kept : 0;
-        if (in->op == I_W || in->op == I_SG)
+        now -= in->op == I_D || in->op == I_B ? arrived : 0;
+        now -= in->op == I_W || in->op == I_B ? kept : 0;
+        if (in->op == I_W || in->op == I_B || in->op == I_SG)
             now -= ++sent[in->mb] == 1 + (r > 0) ? pending : 0;
     }
     free(sent);
@@ -380,16 +380,20 @@ static double most_bytes(const ScheduleSet *set, int r, double arrived, double k
 static double gained;              /* by improving, as shares of steps */
 
 /* Inputs that arrive early take as many bytes as those at work: the lists of what is found keep within a
- * rank's room, counted here from the lowered lists. The first stages are faster, so inputs would pile up. */
-static void early_inputs(double room)
+ * rank's room, counted here from the lowered lists. The first stages are faster, so inputs would pile up.
+ *   whole  in  bool: backwards are whole */
+static void early_inputs(double room, int whole)
 {
     enum { N = 10, K = ARENA_ALIGN };
     double cost[3][N], fixed[N], held[N], scratch[N], arrived[N], pending[N], of[3 * 5];
     Units u = {.n = N, .cost = {cost[0], cost[1], cost[2]}, .fixed = fixed, .held = held, .scratch = scratch,
                .arrived = arrived, .pending = pending, .room = room * K,
+               .whole = whole,
                .shape = {.p = 5, .m = 24, .limit = 24, .hop = 0.1}};
     for (int i = 0; i < N; i++) {
-        cost[0][i] = cost[1][i] = cost[2][i] = 1 + 0.1 * i;
+        cost[0][i] = 1 + 0.1 * i;
+        cost[1][i] = (1 + whole) * cost[0][i];
+        cost[2][i] = whole ? 0 : cost[0][i];
         fixed[i] = 2 * K;
         held[i] = 5 * K;
         arrived[i] = 4 * K;
@@ -410,6 +414,8 @@ static void early_inputs(double room)
             int units = p.first[r + 1] - p.first[r];
             double bytes = 3 + units * (2 + most_bytes(&set, r, 4, 1, 1));
             CHECK(bytes <= room, "rank %d: %d units, %g bytes of %g", r, units, bytes, room);
+            for (int k = 0; k < p.list[r].n && whole; k++)
+                CHECK(p.list[r].list[k].op <= I_B, "rank %d splits a backward", r);
         }
         schedules_close(&set);
         CHECK(p.makespan <= before && p.makespan >= p.bound * (1 - 1e-9), "%g, %g improved, bound %g", before,
@@ -417,6 +423,38 @@ static void early_inputs(double room)
         CHECK(fabs(makespan_of(&u, &p) / p.makespan - 1) < 1e-9, "%g said", p.makespan);
         gained += improved ? before / p.makespan - 1 : 0;
     }
+    partition_close(&p);
+}
+
+/* Equal numbers of layers in the order of interleaved 1F1B take the time of that schedule; of 1F1B with one
+ * stage. Nothing fits where memory is too small. */
+static void even_layers(void)
+{
+    enum { N = 14, P = 3 };
+    double cost[3][N], bytes[N], of[3 * 4 * P];
+    Units u = {.n = N, .cost = {cost[0], cost[1], cost[2]}, .whole = 1,
+               .shape = {.p = P, .m = 9, .limit = 9, .hop = 0.1, .weight_share = 1}};
+    for (int i = 0; i < N; i++) {
+        cost[0][i] = i ? 1 + 0.01 * i : 0.5;
+        cost[1][i] = 2 * cost[0][i];
+        cost[2][i] = 0;
+        bytes[i] = ARENA_ALIGN;
+    }
+    for (int v = 1; v <= 4; v += v < 2 ? 1 : 2) {
+        Partition p;
+        partition_even(&p, &u, v);
+        PipeShape s = partition_shape(&u, &p, of);
+        s.kind = v > 1 ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B;
+        CHECK(fabs(makespan_of(&u, &p) - p.makespan) < 1e-9 && fabs(step_of(&s) - p.makespan) < 1e-9,
+              "%d stages: %g, the schedule's %g", v, p.makespan, step_of(&s));
+        CHECK(p.first[1] == 1 + 12 / (v * P) && p.first[v * P] == N, "the first stage has %d", p.first[1]);
+        partition_close(&p);
+    }
+    u.fixed = u.held = u.scratch = bytes;
+    u.room = 4 * ARENA_ALIGN;
+    Partition p;
+    partition_even(&p, &u, 2);
+    CHECK(isinf(p.makespan), "too little room, and %g", p.makespan);
     partition_close(&p);
 }
 
@@ -442,7 +480,9 @@ int main(void)
         all_trios(seed);
     in_memory();
     for (double room = 30; room < 90; room += 10)
-        early_inputs(room);
+        for (int whole = 0; whole < 2; whole++)
+            early_inputs(room, whole);
+    even_layers();
     CHECK(gained > 0.03, "steps of six kinds of memory are shorter by %g in all", gained);
     return test_end();
 }

@@ -65,6 +65,23 @@ holds "$pipeline >= $bound && $pipeline < 1.1 * $bound" "the search with experts
 planned "$experts"
 measured "$experts"
 
+# A tensor group whose messages are hidden by whole backwards, and few microbatches: nothing is slower than interleaved
+# 1F1B, and the run of the winner's lists is the one that was told. Layers need not divide.
+group='tensor_model_parallel_size=4 sequence_parallel=true num_virtual_stages_per_pipeline_rank=1 pipeline_schedule=1f1b'
+group="$group vocab_size=32000 hidden_size=4096 num_attention_heads=32 microbatch_group_size_per_vp_stage=null"
+for more in global_batch_size=8 'global_batch_size=8 num_layers=13'; do
+    # shellcheck disable=SC2086
+    search "$work/gpt.yaml" 16 $group $more
+    [ "$(value backward)" = whole ] || fail 'backwards are split'
+    holds "$pipeline >= $placed && $placed >= $bound" "the search with $more"
+    case $more in
+    *num_layers*) grep -q '"equal_layers": null' "$work/out" || fail '13 layers are shared out equally' ;;
+    *) holds "$step <= $even" 'beside interleaved 1F1B' ;;
+    esac
+    planned "$group $more"
+    measured "$group $more"
+done
+
 # With memory for little more than 1F1B with full recomputation, what is found is as fast as that.
 tiny "$work/tight.yaml" model.num_layers=4 model.hidden_size=512 model.seq_length=512 model.hidden_dropout=0.1 \
     model.untie_embeddings_and_output_weights=true moe.num_moe_experts=4 moe.moe_ffn_hidden_size=512 moe.moe_layer_freq=2 \
