@@ -9,7 +9,7 @@
 #                 attention through cuDNN where the headers of cuDNN 9 and cudnn-frontend are (scripts/setup gpu gets
 #                 them; CUDNN_INC=PATH and CUDNN_FRONTEND_INC=PATH: other folders). CUDNN=0: without; 1: or stop
 # make bench-schedules        processor time of making and checking the largest lists of instructions
-# make bench-search           layers, order and recomputation chosen together, for five models of unequal stages
+# make bench-search           layers, order and recomputation chosen together, for 19 models
 # make gpu-roofline           MFU of one H200 by a model of each kernel, beside the planner's
 # make docs       rewrites configs/OPTIONS.md           make size           lines per file
 #

@@ -250,13 +250,18 @@ static void descend(Share *s, Partition *out, Favourites *known, int most)
                         better = 1;
 }
 
+static int hopeful(const Share *s, const Partition *p)
+{
+    return !s->u->beat || p->makespan < s->u->beat * (1 + HOPELESS);
+}
+
 /* Descends from `trial`, whose boundaries are given, and keeps in `out` what is shorter. */
 static void try_from(Share *s, Partition *out, Partition *trial, Favourites *known, int most)
 {
     trial->makespan = INFINITY;
     trial->tried = out->tried;
     trial->makespan = ordered(s, trial, known, 0, NULL);
-    if (!s->u->beat || trial->makespan < s->u->beat * (1 + HOPELESS))
+    if (hopeful(s, trial))
         descend(s, trial, known, most);
     out->tried = trial->tried;
     if (trial->makespan < out->makespan) {
@@ -540,6 +545,8 @@ void partition_search(Partition *out, const Units *u, int v, int vee, int publis
         known = out->makespan < before ? others : known;
     }
     out->hoped = out->makespan;
+    if (!hopeful(&s, out))
+        out->makespan = out->hoped = INFINITY;
     if (isfinite(out->makespan))
         finish(&s, out, &known);
     if (isinf(out->makespan) && isfinite(out->hoped) && u->fixed && !published) {

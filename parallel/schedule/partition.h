@@ -27,7 +27,7 @@ typedef struct {
     double room;               /* bytes of a rank */
     int whole;                 /* bool: backwards are not split: D is all of one, and W takes no time */
     double beat;               /* a makespan that partition_search should beat: what begins far above it is
-                                * not moved; 0: none */
+                                * left; 0: none */
     PipeShape shape;           /* p, m, limit, hop, weight_share; the rest is not read */
 } Units;
 
