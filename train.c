@@ -470,7 +470,7 @@ static void say_command(const Training *t, const char *load)
     const char *kind = samples ? "train_samples" : "train_iters";
     const char *const without[] = {"load", "overwrite", "finetune", finished ? kind : NULL, NULL};
     char *longer = finished ? xasprintf(" %s=%ld", kind, 2 * (length > done ? length : done)) : xstrdup("");
-    char *from = xasprintf("load=%s", load), *word = args_text(1, &from);
+    char *name = config_string(load), *from = xasprintf("load=%s", name), *word = args_text(1, &from);
     char *with = xasprintf("%s%s%s%s", word,
                            c->overwrite && !is_given(t, "overwrite") ? " overwrite=false" : "",
                            c->finetune && !is_given(t, "finetune") ? " finetune=false" : "", longer);
@@ -480,6 +480,7 @@ static void say_command(const Training *t, const char *load)
     free(with);
     free(word);
     free(from);
+    free(name);
     free(longer);
 }
 

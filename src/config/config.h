@@ -136,6 +136,9 @@ Config *config_for_one_rank(const Config *cfg);
  * size. */
 void config_pad_vocab(Config *c);
 
+/* Returns a string as YAML for key=value, in quotes where YAML would read something else, on the heap. */
+char *config_string(const char *text);
+
 /* Returns a hash of every key's value: equal hashes mean equal config.yaml. */
 uint64_t config_hash(const Config *cfg);
 uint64_t config_hash_key(const Config *cfg, int option, uint64_t hash); /* one option, added to `hash` */

@@ -321,6 +321,16 @@ static void string_print(FILE *f, const char *s, int numbers_plain)
     fputc('\'', f);
 }
 
+char *config_string(const char *text)
+{
+    char *out = NULL;
+    size_t size;
+    FILE *f = xmemstream(&out, &size);
+    string_print(f, text, 0);
+    fclose(f);
+    return out;
+}
+
 void value_print(FILE *f, const Option *o, const void *base)
 {
     const void *p = option_field(o, base);

@@ -1,6 +1,7 @@
 /* joint -- layers, their order and recomputation chosen together, for the machine of a plan */
 #define _GNU_SOURCE
 #include "joint.h"
+#include "args.h"
 #include "config_table.h"
 #include "custom.h"
 #include <errno.h>
@@ -143,6 +144,14 @@ static void write_lists(const Joint *j, const JointAsk *ask)
             strerror(errno));
 }
 
+/* The key that names the file of lists, on the heap. */
+static char *lists_key(const JointAsk *ask)
+{
+    char *name = config_string(ask->lists), *key = xasprintf("pipeline_schedule_file=%s", name);
+    free(name);
+    return key;
+}
+
 /* Plans a configuration; returns 0 and leaves `out` if it is not legal. */
 static int plan_one(Planned *out, Check *k, const JointAsk *ask, Recompute how, int n, char **change)
 {
@@ -172,9 +181,11 @@ static void plan_winner(Joint *j, const JointAsk *ask)
     write_lists(j, ask);
     change[0] = textf("pipeline_model_parallel_layout=%s", j->layout);
     change[1] = text_copy("pipeline_schedule=custom");
-    change[2] = textf("pipeline_schedule_file=%s", ask->lists);
+    char *lists = change[2] = lists_key(ask);
     change[3] = text_copy("num_virtual_stages_per_pipeline_rank=null");
-    if (plan_one(&j->winner, &k, ask, j->winner.recompute, 4, change))
+    int legal = plan_one(&j->winner, &k, ask, j->winner.recompute, 4, change);
+    free(lists);
+    if (legal)
         return;
     check_print(&k, stderr);
     die(EXIT_CONFIG, "search", "what --search found breaks the rules above; change: what they name");
@@ -459,17 +470,19 @@ char *joint_keys(const Joint *j, const JointAsk *ask, const Config *c)
             c->microbatch_group_size_per_vp_stage != c->pipeline_model_parallel_size,
     };
     Recompute how = j->winner.recompute;
-    char *text = NULL;
+    char *text = NULL, *key = lists_key(ask), *file = args_text(1, &key);
     size_t size;
     FILE *f = xmemstream(&text, &size);
-    fprintf(f, "'pipeline_model_parallel_layout=%s' pipeline_schedule=custom pipeline_schedule_file=%s "
+    fprintf(f, "'pipeline_model_parallel_layout=%s' pipeline_schedule=custom%s "
             "num_virtual_stages_per_pipeline_rank=%d recompute_granularity=%s recompute_method=%s "
-            "recompute_num_layers=%s", j->layout, ask->lists, j->best.v, layout_recompute[how],
+            "recompute_num_layers=%s", j->layout, file, j->best.v, layout_recompute[how],
             how == RECOMPUTE_FULL ? "uniform" : "none", how == RECOMPUTE_FULL ? "1" : "null");
     for (int i = 0; i < CLEARED; i++)
         if (set[i])
             fprintf(f, " %s", cleared[i]);
     fclose(f);
+    free(file);
+    free(key);
     return text;
 }
 

@@ -125,8 +125,8 @@ static Visit measure(const Sweep *s, int at)
 {
     Visit v = {.layout = at};
     LayoutArg text[LAYOUT_ARGS];
-    char *run = xasprintf("%s/run", s->dir), *save = xasprintf("save=%s", run), **line;
-    char *steps = xasprintf("exit_interval=%d", s->steps), *errors = xasprintf("%s/errors", s->dir);
+    char *run = xasprintf("%s/run", s->dir), *name = config_string(run), *save = xasprintf("save=%s", name);
+    char *steps = xasprintf("exit_interval=%d", s->steps), *errors = xasprintf("%s/errors", s->dir), **line;
     line = xcalloc((size_t)s->nargs + LAYOUT_ARGS + STILL + 2, sizeof *line);
     remove_tree(run);
     int n = job_of(s, &s->layout[at], text, steps, save, line);
@@ -145,6 +145,7 @@ static Visit measure(const Sweep *s, int at)
     free(steps);
     free(errors);
     free(save);
+    free(name);
     free(run);
     return v;
 }

@@ -92,7 +92,9 @@ const Config *start_config(const char *path, Args *a, ConfigUse use)
     char *load = NULL;
     /* a folder is a run or a checkpoint, which carries its own configuration */
     if (path && (use & USE_LOAD) && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
-        a->v[a->n++] = load = xasprintf("load=%s", path);
+        char *name = config_string(path);
+        a->v[a->n++] = load = xasprintf("load=%s", name);
+        free(name);
         path = NULL;
     }
     const Config *cfg = config_load_over(path, a->n, a->v, 0, use, saved_config);

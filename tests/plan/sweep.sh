@@ -54,9 +54,9 @@ wrote gather 51 51 0                       # 6 fewer, because no_shard gathers n
 sweep context context_parallel_size=2 || fail "sweep context"
 wrote context 108 108 0
 grep -q ',2,a2a,1,1,[01],[01],2,' "$work/context/sweep.csv" || fail "no a2a"
-sweep kind context_parallel_size=2 'cp_comm_type=[allgather]' recompute_granularity=none micro_batch_size=1 --measure 1 --rounds 1 \
+sweep 'kind #2' context_parallel_size=2 'cp_comm_type=[allgather]' recompute_granularity=none micro_batch_size=1 --measure 1 --rounds 1 \
     --steps 3 || fail "sweep kind"
-wrote kind 4 4 1
+wrote 'kind #2' 4 4 1                      # a path that is no plain YAML
 sweep long seq_length=8192 tensor_model_parallel_size=1 pipeline_model_parallel_size=1 recompute_granularity=none \
     micro_batch_size=1 || fail "sweep long"
 wrote long 16 - 0                          # data 2: 4; context 2: 3 x 4

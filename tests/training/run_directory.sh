@@ -172,4 +172,13 @@ grep -q "would lose least" D/report.html || fail "no advice in the report"
 want 0 tiny.yaml save=N save_at_end=false train_iters=2
 says "^saved   nothing"
 ! grep -q '^go on' log || fail "a command that would go on from nothing"
+
+# folders whose names YAML takes for a number, nothing, a list, a comment, a variable
+for name in 123 null '[x]' 'a #2' '${HOME}'; do
+    want 0 tiny.yaml "save='$name'" train_iters=2
+    want 0 eval "$name"
+    want 0 generate "$name" --prompt a --tokens 1
+    "$TRAIN" tiny.yaml save="of $name" load="'$name'" train_iters=5 exit_interval=3 > log 2> errors && fail "no stop"
+    says "^go on .*load=latest"
+done
 echo "one folder, one run"
