@@ -257,7 +257,7 @@ static void act(void *rank, const Instr *i)
     if (i->op > I_W)
         return;
     Spent *s = &w->spent[i->op][i->chunk];
-    s->work += took - dp;
+    s->work += fmax(took - dp, 0);         /* rounding leaves less than 0 where all of it is dp */
     s->waits += tp + cp + ep;
     w->t.tp += tp;
     w->t.cp += cp;

@@ -13,13 +13,14 @@ precision: {params_dtype: bf16}
 parallel: {pipeline_model_parallel_size: 4, pipeline_schedule: interleaved, num_virtual_stages_per_pipeline_rank: 3,
            microbatch_group_size_per_vp_stage: 6}
 YAML
-value() { sed -n "s/.*\"$1\": \"*\\([^\"]*[^\",]\\)\"*,*$/\\1/p" "$work/out" | sed -n "${2:-1}p"; }
+file=$work/lists.csv machine=h100
+value() { sed -n "s/.*\"$1\": \"*\\([^\"]*[^\",]\\)\"*,*$/\\1/p" "$work/out" | sed -n "${2:-1}p" | sed 's/\\\(.\)/\1/g'; }
 
 # search CONFIG WORLD KEYS...: writes out; sets keys, clock and the numbers of the result
 search() {
     config=$1 world=$2
     shift 2
-    "$TRAIN" plan "$config" --machine h100 --world "$world" --search "$work/lists.csv" --json "$@" \
+    "$TRAIN" plan "$config" --machine $machine --world "$world" --search "$file" --json "$@" \
         > "$work/out" 2> "$work/err" || fail "search $*"
     keys=$(value keys) clock=$(value clock) pipeline=$(value pipeline_ms) bound=$(value lower_bound_ms)
     placed=$(value placement_bound_ms)
@@ -29,7 +30,7 @@ holds() { awk "BEGIN { exit !($1) }" || fail "$2: not $1"; }
 
 # planned "KEYS": the plan with the winner's keys has the step and the memory that were told
 planned() {
-    eval "\"\$TRAIN\" plan \"$config\" --machine h100 --world $world --json $1 $keys" > "$work/out" 2> "$work/err" ||
+    eval "\"\$TRAIN\" plan \"$config\" --machine $machine --world $world --json $1 $keys" > "$work/out" 2> "$work/err" ||
         fail "plan with $keys"
     holds "$(value step_ms) / $step > 1 - 1e-9 && $(value step_ms) / $step < 1 + 1e-9" "step of the plan"
     most=$(sed -n 's/.*"total": \([0-9]*\).*/\1/p' "$work/out" | sort -n | tail -n 1)
@@ -81,6 +82,33 @@ for more in global_batch_size=8 'global_batch_size=8 num_layers=13'; do
     planned "$group $more"
     measured "$group $more"
 done
+
+# Layers that no number of stages divides, which the configuration shares out by cost: nothing of that is left in the
+# keys. The lists may lie in any folder, whatever YAML and a shell make of its name.
+mkdir "$work/it's #2" || exit 1
+odd='recompute_granularity=none num_layers=13 pipeline_balance=cost pipeline_schedule=1f1b'
+odd="$odd num_virtual_stages_per_pipeline_rank=1 microbatch_group_size_per_vp_stage=null"
+file="$work/it's #2/lists.csv"
+# shellcheck disable=SC2086
+search "$work/gpt.yaml" 4 $odd
+holds "$pipeline >= $bound && $pipeline < 1.1 * $bound" "the search by cost"
+planned "$odd"
+measured "$odd"
+file=$work/lists.csv
+
+# A head whose forward only waits for its weights: its time of computation is the difference of equal numbers
+bare='num_layers=7 vocab_size=32000 activation=swiglu ffn_hidden_size=512 num_moe_experts=8 moe_ffn_hidden_size=16
+    moe_layer_freq=2 expert_model_parallel_size=2 expert_tensor_parallel_size=1 seq_length=1024 global_batch_size=8
+    untie_embeddings_and_output_weights=false add_bias_linear=true pipeline_balance=cost pipeline_schedule=1f1b
+    num_virtual_stages_per_pipeline_rank=1 microbatch_group_size_per_vp_stage=null
+    data_parallel_sharding_strategy=optim_grads_params'
+machine=a100-80gb
+# shellcheck disable=SC2086
+search "$work/gpt.yaml" 8 $bare
+holds "$pipeline >= $bound" "the search for a head that waits"
+# shellcheck disable=SC2086
+planned "$(echo $bare)"
+machine=h100
 
 # With memory for little more than 1F1B with full recomputation, what is found is as fast as that.
 tiny "$work/tight.yaml" model.num_layers=4 model.hidden_size=512 model.seq_length=512 model.hidden_dropout=0.1 \
