@@ -129,7 +129,7 @@ killed() {
     job=$(pgrep -P $front -f launch_job) mpirun=$(pgrep -P "$job" mpirun)
     for name in "$@"; do eval "kill -KILL \$$name"; done
     wait $front 2> /dev/null
-    for _ in $(seq 200); do
+    for _ in $(seq 1200); do
         case "$*" in
         "front job") "$launch" -n 1 --restarts 0 help > /dev/null 2>&1 ;;
         esac
