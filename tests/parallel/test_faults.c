@@ -385,7 +385,9 @@ static int is_there(const char *text)
     return !strncmp(text, site, n) && !isalpha((unsigned char)text[n]) && atoll(of + 14) == iteration;
 }
 
-/* Sleeps where an instruction of the site begins. How long these take, waits apart, is measured before. */
+/* Sleeps where an instruction of the site begins. How long these take, waits apart, is measured before. A
+ * wait for a message and one for a core may overlap, and both are taken off: no less than 0 is left, as in
+ * own_time.c. */
 static void slow_down(const char *text)
 {
     static double sum[128];
@@ -396,7 +398,7 @@ static void slow_down(const char *text)
     long long at = of ? atoll(of + 14) : 0;
     Pace p = pace_now();
     if (last && at > 4 && at < iteration) {
-        sum[last] += p.wall - before.wall - (p.away - before.away) - (p.starved - before.starved);
+        sum[last] += fmax(0, p.wall - before.wall - (p.away - before.away) - (p.starved - before.starved));
         n[last]++;
     }
     if (c && n[c] && at >= iteration && at < iteration + 20 && (!strcmp(site, "all") || site[0] == c))
