@@ -14,7 +14,8 @@
 enum { ORDERS_MOST = 1000, ORDERS_LEAST = 20, SLOWER = 8 };
 enum { ORDERED = 100000 };     /* microbatches of stages in them; so many take seconds */
 enum { IMPROVED = 2 };         /* so many that were found and not NEAR their bound are improved: the best, */
-static const double NEAR = 0.01, FAR = 0.01;   /* and another if it is not longer by FAR */
+static const double NEAR = 0.01, FAR = 0.01;   /* and another if it is not longer by FAR; */
+static const double WORTH = 0.03;      /* none that is longer than the winner by so much */
 enum { CHANGES = 20, ATTEMPTS = 3 };
 
 /* What the searched keys are set to first, so that none of the configuration's is left. */
@@ -264,6 +265,8 @@ static void keep_candidate(Candidate *kept, Candidate c)
 }
 
 static double best_step(const Joint *j) { return j->winner.step ? j->winner.step : INFINITY; }
+/* The pipeline's part of it, which bounds are for. */
+static double best_pipeline(const Joint *j) { return j->winner.step ? j->best.makespan : INFINITY; }
 
 /* Searches one placement, with more bytes left free where the planner finds that a rank lacks some. */
 static void try_placement(Joint *j, const JointAsk *ask, const Timed *t, int place, Candidate *kept)
@@ -273,7 +276,7 @@ static void try_placement(Joint *j, const JointAsk *ask, const Timed *t, int pla
     if (placement[place].published || v > 2)
         orders = orders / SLOWER < ORDERS_LEAST ? ORDERS_LEAST : orders / SLOWER;
     Units u = t->u;
-    u.beat = j->winner.step;
+    u.beat = j->winner.step ? j->best.makespan : 0;
     for (int i = 0; i < ATTEMPTS; i++) {
         Partition found;
         partition_search(&found, &u, v, placement[place].vee, placement[place].published, orders);
@@ -301,7 +304,7 @@ static void try_way(Joint *j, const JointAsk *ask, const Timed *t, Candidate *ke
             continue;
         double here = partition_bound(&t->u, placement[i].v, placement[i].vee);
         j->placed[i] = fmin(j->placed[i], here);
-        if (here < best_step(j) * (1 - (placement[i].v > 2 || placement[i].published ? gap : 1e-4)))
+        if (here < best_pipeline(j) * (1 - (placement[i].v > 2 || placement[i].published ? gap : 1e-4)))
             try_placement(j, ask, t, i, kept);
     }
 }
@@ -312,8 +315,8 @@ static void improve(Joint *j, const JointAsk *ask, Candidate *kept)
     double best = kept[0].found.hoped;
     for (int k = 0; k < IMPROVED; k++) {
         Candidate *c = &kept[k];
-        int worth = c->found.first && c->found.hoped <= best * (1 + FAR);
-        for (int i = 0; i < ATTEMPTS && worth && c->found.bound < best_step(j); i++) {
+        int worth = c->found.first && c->found.hoped <= fmin(best * (1 + FAR), best_pipeline(j) * (1 + WORTH));
+        for (int i = 0; i < ATTEMPTS && worth && c->found.bound < best_pipeline(j); i++) {
             Units u = c->way->u;
             u.room = c->room;
             Partition found = candidate_of(&u, &c->found, c->way).found;
