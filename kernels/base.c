@@ -53,14 +53,34 @@ static void one_line(char *text)
             *text = '?';
 }
 
+/* Writes a message into text [size]. One that is too long keeps its beginning and its end, which says what to
+ * change. The whole of it is made in pages of its own: the heap may be what is exhausted. */
+static void message(char *text, size_t size, const char *fmt, va_list ap)
+{
+    static const char gap[] = " ... ";
+    va_list again;
+    va_copy(again, ap);
+    int n = vsnprintf(text, size, fmt, ap);
+    size_t whole = n < 0 ? 0 : (size_t)n + 1, tail = size / 2;
+    char *all = whole > size ? mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                             : MAP_FAILED;
+    if (all != MAP_FAILED) {
+        vsnprintf(all, whole, fmt, again);
+        memcpy(text + size - tail, all + whole - tail, tail);
+        memcpy(text + size - tail - (sizeof gap - 1), gap, sizeof gap - 1);
+        munmap(all, whole);
+    }
+    va_end(again);
+    one_line(text);
+}
+
 _Noreturn void die_at(const char *file, int line, int code, const char *id, const char *fmt, ...)
 {
     char text[4096], rank[160] = ""; /* on the stack: the heap may be what is exhausted */
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    message(text, sizeof text, fmt, ap);
     va_end(ap);
-    one_line(text);
     if (who && who())
         snprintf(rank, sizeof rank, "[%.150s] ", who());
     if (speaks && !speaks(code))
@@ -90,9 +110,8 @@ void warn(const char *fmt, ...)
     char text[2048];
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    message(text, sizeof text, fmt, ap);
     va_end(ap);
-    one_line(text);
     make_room();
     fprintf(stderr, "warning: %s\n", text);
 }

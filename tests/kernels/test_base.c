@@ -48,6 +48,20 @@ static void full_take(void)
 }
 static void die_here(void) { die(EXIT_DATA, "test", "%s = %d; change: nothing", "a\nb\033[1m", 7); }
 
+/* A path, or a list, can be longer than the line that is written. */
+static void die_at_length(void)
+{
+    static char path[3 << 12];
+    memset(path, 'x', sizeof path - 1);
+    die(EXIT_DATA, "test", "cannot read %s; change: another path", path);
+}
+static void warn_at_length(void)
+{
+    static char path[3 << 12];
+    memset(path, 'x', sizeof path - 1);
+    warn("%s is not used", path);
+}
+
 #if !defined __SANITIZE_ADDRESS__ && !defined __SANITIZE_THREAD__
 static int no_memory;                  /* bool */
 void *__libc_malloc(size_t n);
@@ -88,6 +102,24 @@ static int ends_with(void (*fn)(void), char *text, size_t size)
     close(fd[0]);
     waitpid(pid, &status, 0);
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static int ends_in(const char *text, const char *end)
+{
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && !strcmp(text + n - k, end);
+}
+
+/* A text that is too long loses its middle: what is wrong and what to change stay. */
+static void long_texts(void)
+{
+    char text[3 << 12];
+    int rc = ends_with(die_at_length, text, sizeof text);
+    CHECK(rc == EXIT_DATA && !strncmp(text, "error[test] cannot read xxx", 27), "%d %.60s", rc, text);
+    CHECK(strlen(text) < 4200 && strstr(text, "x ... x"), "%zu bytes", strlen(text));
+    CHECK(ends_in(text, "x; change: another path\n"), "the end is lost: %s", text + strlen(text) - 60);
+    ends_with(warn_at_length, text, sizeof text);
+    CHECK(strstr(text, "x ... x") && ends_in(text, "x is not used\n"), "a warning's end is lost");
 }
 
 static void endings(void)
@@ -202,6 +234,7 @@ int main(void)
 {
     arenas();
     endings();
+    long_texts();
     random123();
     moments();
     hashes();
