@@ -162,12 +162,13 @@ static void rules_moe_layers(Check *k)
     const List *l = &c->moe_layer_freq;
     const int *on = ON2(moe_layer_freq, num_layers);
     int64_t largest = 0, value;
-    RULE(on, l->n != 1 && l->n != c->num_layers, "%d numbers, but num_layers is %ld; give one number N, or a "
-         "0 or 1 for each layer", l->n, c->num_layers);
+    int many = l->n != 1 && l->n != c->num_layers;
+    RULE(on, many, "%d numbers, but num_layers is %ld; give one number N, or a 0 or 1 for each layer", l->n,
+         c->num_layers);
     for (int i = 0; i < l->n; i++)
         largest = (value = strtol(l->v[i], NULL, 10)) > largest ? value : largest;
     RULE(on, l->n == c->num_layers && l->n > 1 && largest > 1, "a list for all layers has 0 and 1 only");
-    RULE(on, !largest, "no layer has experts; leave out num_moe_experts, or give a 1");
+    RULE(on, !many && !largest, "no layer has experts; leave out num_moe_experts, or give a 1");
 }
 
 void rules_moe(Check *k)

@@ -409,6 +409,8 @@ static const struct { const char *args; int world; const char *says;
     {"moe_layer_freq=[0, 2, 1, 1]", 1, "a list for all layers has 0 and 1 only"},
     {"moe_layer_freq=[0, 0, 0, 0]", 1, "no layer has experts"},
     {"moe_layer_freq=0", 1, "no layer has experts"},
+    {"moe_layer_freq=[]", 1, "moe_layer_freq: 0 numbers, but num_layers is 4"},
+    {"moe_layer_freq=[0, 0, 0]", 1, "moe_layer_freq: 3 numbers, but num_layers is 4"},
     {"moe_shared_expert_gate=true", 1,
      "moe_shared_expert_gate: true needs moe_shared_expert_intermediate_size, which is absent"},
     {"moe_shared_expert_intermediate_size=31|tensor_model_parallel_size=2|sequence_parallel=true", 2,
@@ -438,6 +440,8 @@ static void test_with_experts(void)
         char *args = xasprintf("num_moe_experts=8|%s", with_experts[i].args);
         Check k = resolve(args, with_experts[i].world, USE_TRAIN);
         CHECK(with_experts[i].says ? count(&k, with_experts[i].says, NULL, NULL) == 1 : !k.n, "%s: %s", args,
+              listing(&k));
+        CHECK(k.n <= 1 || strncmp(with_experts[i].args, "moe_layer_freq", 14), "%s is one mistake: %s", args,
               listing(&k));
         Config *c = k.cfg;
         if (!strcmp(with_experts[i].args, "moe_layer_freq=2"))
