@@ -239,11 +239,29 @@ static int open_shards(Source *s, char why[WHY])
     return ok;
 }
 
-/* Opens a checkpoint. Returns 1; 0 and a reason: damaged; -1: deleted meanwhile. */
-static int try_open(Source *s, const char *dir, char why[WHY])
+int source_of_optimizer(const StoredTensor *t)
+{
+    const char *end = strrchr(t->name, '.');
+    return end && (!strcmp(end, ".master") || !strncmp(end, ".exp_avg", 8));
+}
+
+/* Reads all that a model computes with and compares its hashes. */
+static int verify_model(Source *s, char why[WHY])
+{
+    int ok = 1;
+    for (int i = 0; ok && i < s->m.ntensor; i++)
+        for (int k = 0; ok && !source_of_optimizer(&s->m.tensor[i]) && k < s->m.tensor[i].nbox; k++)
+            ok = source_verify_box(s, &s->m.tensor[i], &s->m.tensor[i].box[k], why);
+    return ok;
+}
+
+/* Opens a checkpoint; whole: bool: reads its model. Returns 1; 0 and a reason: damaged; -1: deleted
+ * meanwhile. */
+static int try_open(Source *s, const char *dir, int whole, char why[WHY])
 {
     char reason[WHY];
-    if (source_open(s, dir, reason) && source_check_files(s, reason) && open_shards(s, reason))
+    if (source_open(s, dir, reason) && source_check_files(s, reason) && open_shards(s, reason) &&
+        (!whole || verify_model(s, reason)))
         return 1;
     int gone = source_gone(s, dir);
     file_why(why, "%.200s: %.300s", dir, reason);
@@ -251,7 +269,8 @@ static int try_open(Source *s, const char *dir, char why[WHY])
     return gone ? -1 : 0;
 }
 
-int source_open_newest(Source *s, const char *path, char why[WHY])
+/* As source_open_newest; whole: bool: passes over damaged ones, and says so. */
+static int open_newest(Source *s, const char *path, int whole, char why[WHY])
 {
     char *id = source_run_id(path);
     int ok = -1;
@@ -260,7 +279,12 @@ int source_open_newest(Source *s, const char *path, char why[WHY])
         char **list = source_list(path, &n);
         ok = n ? 1 : file_why(why, "%s holds no checkpoint", path);
         for (int i = 0; ok > 0 && foreign && i < n; i++) {
-            ok = try_open(s, list[i], why);
+            ok = try_open(s, list[i], whole, why);
+            if (!ok && whole && i + 1 < n) {
+                warn("%s; taking the checkpoint before it", why);
+                ok = 1;
+                continue;
+            }
             foreign = ok > 0 && source_is_foreign(s, id);
             if (foreign)
                 source_close(s);
@@ -272,6 +296,9 @@ int source_open_newest(Source *s, const char *path, char why[WHY])
     free(id);
     return ok > 0;
 }
+
+int source_open_newest(Source *s, const char *path, char why[WHY]) { return open_newest(s, path, 0, why); }
+int source_open_whole(Source *s, const char *path, char why[WHY]) { return open_newest(s, path, 1, why); }
 
 /* Rows [row0, row1) and columns [col0, col1) of a box that a region needs, from the start of the box. */
 typedef struct { int64_t row0, row1, col0, col1; } Cross;

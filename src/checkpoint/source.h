@@ -35,6 +35,12 @@ int source_is_foreign(const Source *s, const char *id);
  * are opened, so that a live run that deletes it does not disturb the reader. Returns 1, or 0 and a
  * reason. */
 int source_open_newest(Source *s, const char *path, char why[WHY]);
+/* The same with the newest whole one: warns of those that are damaged, and passes over them. Reads all
+ * tensors but the optimizer's. */
+int source_open_whole(Source *s, const char *path, char why[WHY]);
+
+/* Whether a tensor is the optimizer's, which computing needs not: a master weight or a moment. */
+int source_of_optimizer(const StoredTensor *t);
 
 /* Whether a live run has deleted or replaced the folder `dir` since s opened it or tried to. Then a
  * failure of s is no damage. */

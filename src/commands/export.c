@@ -29,10 +29,10 @@ typedef struct {
 #define REFUSE(...) die(EXIT_CHECKPOINT, "export", __VA_ARGS__)
 #define DISK(why) die(EXIT_RESOURCE, "export", "%s; change: free space, or -o another folder", why)
 
-static void open_newest(Source *s, const char *path)
+static void open_whole(Source *s, const char *path)
 {
     char why[WHY];
-    if (!source_open_newest(s, path, why))
+    if (!source_open_whole(s, path, why))
         REFUSE("%s; change: give another checkpoint or run directory", why);
 }
 
@@ -224,7 +224,7 @@ int command_export(int argc, char **argv)
     cli_end(&args);
     cli_needs(&args, out, "-o HF_DIR", "say where the directory goes");
     free(args.v);
-    open_newest(&s, path);
+    open_whole(&s, path);
     text = json_string_value(json_object_get(s.m.state, "config"));
     hint = json_string_value(json_object_get(json_object_get(s.m.state, "huggingface"), "model_type"));
     const Config *cfg = text ? config_read_saved(text, strlen(text), &skipped) : NULL;

@@ -105,10 +105,9 @@ static json_t *checkpoint(const char *path, int *gone)
         const StoredTensor *t = &s.m.tensor[i];
         const char *end = strrchr(t->name, '.');
         int64_t n = t->shape[0] * t->shape[1];
-        /* masters, moments, scales and the biases of routers end in words of their own */
+        /* scales and the biases of routers end in words of their own, as what the optimizer has */
         end = end ? end : "";
-        if (strcmp(end, ".master") && strncmp(end, ".exp_avg", 8) && strcmp(end, FP8_SCALES) &&
-            strcmp(end, EXPERT_BIAS))
+        if (!source_of_optimizer(t) && strcmp(end, FP8_SCALES) && strcmp(end, EXPERT_BIAS))
             weights += n;
         count_type(types, dtype_name(t->type), n);
     }

@@ -46,6 +46,25 @@ run "$work/llama.yaml" "load=$work/seed" finetune=true "save=$work/other" train_
 f=$(family "$work/other")
 [ "$f" = llama ] || { echo "never a Mistral, exported as $f"; exit 1; }
 
+# a run directory is exported from its newest whole checkpoint, and the damaged one is named
+damaged() { # HOW: the newest checkpoint of the run was damaged so, by the standard input
+    cp -r "$work/run" "$work/hurt"
+    (cd "$work"/hurt/checkpoints/iter_0000003 && sh -e)
+    run export "$work/hurt" -o "$work/out"
+    grep -q '^warning: .*iter_0000003: .*taking the checkpoint before it' "$work/log" && grep -q 'from .*iter_0000002$' "$work/log" &&
+        diff -r "$work/before" "$work/out" || { echo "$1: not the checkpoint before it"; cat "$work/log"; exit 1; }
+    rm -r "$work/hurt" "$work/out"
+}
+run export "$work/run/checkpoints/iter_0000002" -o "$work/before"
+echo 'echo x >> manifest.json' | damaged "a changed manifest"
+echo 'truncate -s -1 model-00000.safetensors' | damaged "a short file"
+echo 'rm optim-00000.safetensors' | damaged "a file that is gone"
+echo 'printf "\377\377\377\377" | dd of=model-00000.safetensors bs=1 conv=notrunc \
+    seek=$(($(stat -c %s model-00000.safetensors) - 4)) 2> /dev/null' | damaged "changed weights"
+for it in 2 3; do echo x >> "$work/run/checkpoints/iter_000000$it/manifest.json"; done
+"$TRAIN" export "$work/run" -o "$work/out" > "$work/log" 2>&1 && rc=0 || rc=$?
+[ $rc = 4 ] && [ "$(grep -c '^error' "$work/log")" = 1 ] || { echo "all are damaged: exit $rc"; cat "$work/log"; exit 1; }
+
 # one model, spelled in several ways
 run "$work/gpt2.yaml" "save=$work/gpt" train_iters=2
 run export "$work/gpt" -o "$work/hf2"
