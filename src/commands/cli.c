@@ -9,6 +9,7 @@ Args cli_open(const char *command, int argc, char **argv)
     const Command *c = commands_find(command);
     Args a = {command, c->flag, c->flags, argc, xcalloc((size_t)argc + 1, sizeof *a.v)};
     memcpy(a.v, argv, (size_t)argc * sizeof *a.v);
+    args_check(&a);
     return a;
 }
 

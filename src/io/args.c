@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "args.h"
 #include "base.h"
+#include <ctype.h>
 #include <stdio.h>
 #include <math.h>
 #include <stdlib.h>
@@ -48,6 +49,33 @@ static int find(const Args *a, const char *name)
     return -1;
 }
 
+/* Whether an argument is a flag: one of the table, or what looks like a misspelled one. */
+static int is_flag(const Args *a, const char *text)
+{
+    char own[FLAG_NAME];
+    int found = !strncmp(text, "--", 2) && isalpha((unsigned char)text[2]) && !strchr(text, ' ');
+    for (int i = 0; i < a->flags; i++)
+        found |= !strcmp(text, args_name(&a->flag[i], own));
+    return found;
+}
+
+void args_check(const Args *a)
+{
+    char own[FLAG_NAME];
+    for (int i = 0; i < a->n; i++)
+        for (int f = 0; f < a->flags; f++) {
+            if (a->flag[f].kind == FLAG_SWITCH || strcmp(a->v[i], args_name(&a->flag[f], own)))
+                continue;
+            const char *value = i + 1 < a->n ? a->v[i + 1] : NULL;
+            if (!value || is_flag(a, value))
+                die(EXIT_CONFIG, "usage", "train %s: %s needs a value%s%s%s; change: see `train help %s`",
+                    a->command, own, value ? ", and " : "", value ? value : "", value ? " is a flag" : "",
+                    a->command);
+            i++;
+            break;
+        }
+}
+
 /* Returns the flag's row of the command's table. A flag without a row is a BUG: help would not name
  * it. */
 static const Flag *row(const Args *a, const char *name)
@@ -76,9 +104,7 @@ const char *args_value(Args *a, const char *name)
     const char *value = NULL;
     BUG_ON(row(a, name)->kind == FLAG_SWITCH);
     for (int i; (i = find(a, name)) >= 0; args_drop(a, i, 2)) {
-        if (i + 1 >= a->n)
-            die(EXIT_CONFIG, "usage", "train %s: %s needs a value; change: see `train help %s`", a->command,
-                name, a->command);
+        BUG_ON(i + 1 >= a->n);         /* args_check has looked */
         value = a->v[i + 1];
     }
     return value;

@@ -30,6 +30,10 @@ char *args_text(int argc, char **argv);
 /* Removes arguments [i, i + n). */
 void args_drop(Args *a, int i, int n);
 
+/* Dies if a flag that takes a value has none behind it, or another flag. Comes first: what is removed makes
+ * neighbours of others. A number below 0 is no flag. */
+void args_check(const Args *a);
+
 /* args_switch, args_value and args_number remove a flag of the command's table from the arguments. */
 
 /* Returns 1 if the switch is given, once or more often, else 0. */

@@ -70,6 +70,13 @@ says 2 '--steps 2.5 is not a whole number' sweep c.yaml --world 1 --measure 1 --
 says 2 '--tokens 1.9 is not a whole number' generate c.yaml --tokens 1.9
 says 2 '--threads 1.5 is not a whole number' tokenize text.jsonl -o other --threads 1.5
 
+# a flag is no value of another one
+says 2 '--machine needs a value, and --json is a flag' plan c.yaml --machine --json
+says 2 '--machine needs a value, and --json is a flag' plan --machine --json c.yaml
+says 2 '-o needs a value, and --shard-bytes is a flag' export runs -o --shard-bytes 5
+says 2 '--svg needs a value' schedule c.yaml --svg
+says 2 '--tokens -1 is not a whole number' generate c.yaml --tokens -1
+
 # habits of Megatron, torchtitan, nanotron, llm.c
 says 2 'write `tensor_model_parallel_size=2`' c.yaml --tensor-model-parallel-size 2
 says 2 'write `tensor_model_parallel_size=2`' --tensor-model-parallel-size 2 c.yaml

@@ -1,7 +1,8 @@
 /* test_commands -- the table of commands: help lists the flags and keys that a command's row allows */
 #define _GNU_SOURCE
+#include "base.h"
+#include "child.h"
 #include "commands.h"
-#include "test.h"
 #include <math.h>
 
 /* The command's flag of this name; NULL without one. */
@@ -38,6 +39,35 @@ static void check_flag(const Command *c, const Flag *f)
     CHECK(!f->every_rank || c->ranks == RANK_0, "%s: ranks of %s", c->name, name);
 }
 
+static void open_words(void *words)
+{
+    char **v = words;
+    int n = 0;
+    while (v[n + 1])
+        n++;
+    cli_open(v[0], n, v + 1);
+}
+
+/* A flag with a value has one behind it: no other flag, known or misspelled, and not the end of the line. */
+static void check_value(const Command *c, const Flag *f)
+{
+    char name[FLAG_NAME], other[FLAG_NAME], says[2 * FLAG_NAME];
+    char *line[] = {(char *)c->name, "c.yaml", name, NULL, "last", NULL};
+    if (f->kind == FLAG_SWITCH)
+        return;
+    snprintf(says, sizeof says, "%s needs a value", args_name(f, name));
+    for (int i = 0; i < c->flags; i++) {
+        line[3] = args_name(&c->flag[i], other);
+        DIES(open_words, line, EXIT_CONFIG, says, other, "; change: ");
+    }
+    line[3] = "--unknown";
+    DIES(open_words, line, EXIT_CONFIG, says, "--unknown");
+    line[3] = NULL;
+    DIES(open_words, line, EXIT_CONFIG, says);
+    line[3] = "-1";
+    CHECK(!child(open_words, line), "%s %s -1: %s", c->name, name, said);
+}
+
 int main(void)
 {
     for (int i = 0; i < COMMANDS; i++) {
@@ -48,6 +78,7 @@ int main(void)
         check_text(c, c->help, TOLD_HELP);
         for (int f = 0; f < c->flags; f++) {
             check_flag(c, &c->flag[f]);
+            check_value(c, &c->flag[f]);
             keys |= strchr(c->flag[f].text, '=') != NULL;
         }
         CHECK(keys == (c->keys == KEYS), "%s: key=value in help, or in the row", c->name);
