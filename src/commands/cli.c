@@ -21,13 +21,12 @@ static char *join(char *list, const char *gap, const char *text)
     return *list ? xasprintf("%s%s%s", list, gap, text) : xstrdup(text);
 }
 
-/* Finds the command's flag, among those that help names, nearest to a misspelled one. Returns its name,
- * in `name`; NULL: none is near. */
+/* Finds the command's flag nearest to a misspelled one. Returns its name, in `name`; NULL: none is near. */
 static const char *suggest_flag(const Command *c, const char *flag, char name[FLAG_NAME])
 {
     for (int i = 0; i < c->flags; i++) {
         const char *own[] = {args_name(&c->flag[i], name), NULL};
-        if (c->flag[i].told != TOLD_NOWHERE && name[1] == '-' && choice_suggest(flag, own) == 0)
+        if (name[1] == '-' && choice_suggest(flag, own) == 0)
             return name;
     }
     return NULL;

@@ -6,8 +6,7 @@
 /* A flag of a command. */
 typedef struct {
     enum { FLAG_SWITCH, FLAG_TEXT, FLAG_NUMBER, FLAG_WHOLE } kind;
-    /* where `train help` names the flag: in the usage line, in the command's text, nowhere */
-    enum { TOLD_USAGE, TOLD_HELP, TOLD_NOWHERE } told;
+    enum { TOLD_USAGE, TOLD_HELP } told;   /* where `train help` names the flag: usage line, text */
     const char *text;                  /* the flag as help writes it: "[--world N]", "--calibrate]]" */
     int every_rank;                    /* bool: with this flag every rank runs a command of rank 0 */
     double absent, low, high;          /* FLAG_NUMBER, FLAG_WHOLE: without the flag; legal: [low, high] */

@@ -57,6 +57,8 @@ for command in run plan schedule bubble sweep tokenize generate eval import expo
     says 0 "^train $command " $command --help
     says 0 "^train $command " $command -h
 done
+says 0 '\[--seed N\] \[--json\]$' help generate
+says 0 '\[--tokenizer byte\]$' help tokenize
 "$TRAIN" help keys > keys
 while read -r key; do
     grep -Eq "^ +$key " keys || { echo "help keys lacks $key"; bad=$((bad + 1)); }
