@@ -322,6 +322,7 @@ static json_t *huggingface(const char *path)
 
 /* ---- kind of a path, and output ---- */
 
+/* Reports on what is no corpus; NULL: it is one, or an unknown file. */
 static json_t *inspect(const char *path)
 {
     size_t n = strlen(path);
@@ -331,7 +332,16 @@ static json_t *inspect(const char *path)
         return checkpoint(path, NULL);
     if (has(path, "config.json"))
         return huggingface(path);
-    return has(path, "checkpoints") || has(path, "metrics.jsonl") ? run_directory(path) : NULL;
+    if (has(path, "checkpoints") || has(path, "metrics.jsonl"))
+        return run_directory(path);
+    char *corpus = xasprintf("%s.bin", path);        /* a folder may have the name of a corpus */
+    int pair = path[n - 1] != '/' && source_present(corpus);
+    free(corpus);
+    if (!pair)
+        die(EXIT_CONFIG, "usage", "train inspect: the folder %s is neither a checkpoint (no " MANIFEST "), a "
+            "run directory (no checkpoints, no metrics.jsonl) nor of Hugging Face (no config.json); change: "
+            "give one of these, a safetensors file, or a corpus (PREFIX of PREFIX.bin and PREFIX.idx)", path);
+    return NULL;
 }
 
 /* Prints a value within a line: a list as [61, 20], an object as its values one after the other. */

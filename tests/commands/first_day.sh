@@ -145,6 +145,12 @@ says 2 'scripts/launch -n 2' c.yaml tensor_model_parallel_size=2
 says 3 'train tokenize' c.yaml data_path=nowhere
 says 2 'this build' c.yaml pipeline_model_parallel_layout='Ettm|L'
 says 2 'no such file' inspect nowhere
+says 2 'folder is neither a checkpoint .*, a run directory .* nor of Hugging Face' inspect folder
+says 2 'folder is neither' inspect folder --json
+says 2 'folder/ is neither' inspect folder/
+mkdir corpus
+says 0 'kind  *corpus' inspect corpus
+rmdir corpus
 says 2 "leave it out" inspect corpus --lr 3
 ! grep -q 'lr=3' out || { echo "inspect takes lr=3"; bad=$((bad + 1)); }
 says 2 'no such file' inspect nowhere --json
