@@ -189,6 +189,20 @@ static void close_file(Dump *d)
     free(d->tensor);
 }
 
+/* Warns of gradients that are not finite: the file has them as they are. Collective. */
+static void warn_of_overflow(Run *r)
+{
+    const char *first = optimizer_blame(&r->opt, &r->step.verdict, NULL);
+    int half = r->cfg->params_dtype == PARAMS_DTYPE_FP16;
+    if (!first || r->grid.rank)
+        return;
+    if (half)
+        warn("the gradient of %s is not finite even with a loss_scale of %g; change: a smaller loss_scale, "
+             "or params_dtype=bf16", first, r->opt.loss_scale.scale);
+    else
+        warn("the gradient of %s is not finite; change: params_dtype=fp32, or other weights", first);
+}
+
 int command_dump(int argc, char **argv)
 {
     Args a = cli_open("dump", argc, argv);
@@ -221,6 +235,7 @@ int command_dump(int argc, char **argv)
     run_find_scale(&r);                /* then the logits pass by once more, and are kept */
     r.model.watch = (ModelWatch){.see = see_logits, .ctx = &dump};
     run_gradients(&r);
+    warn_of_overflow(&r);
     put_batch(&dump);
     if (r.grid.rank == 0)
         put(&dump, LOSS, 0, &r.step.verdict.loss, sizeof r.step.verdict.loss);

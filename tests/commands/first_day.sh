@@ -177,6 +177,11 @@ grep -q '"command": ".*train c.yaml save=off eval_iters=0"' off/run.json || { ec
 # gradients of 16 bits are read as such; layers with experts alone have no FP8; nothing is above the positions
 says 0 'all bits equal' verify c.yaml params_dtype=bf16 main_grads_dtype=bf16
 says 0 'tensors' dump c.yaml -o grads.safetensors params_dtype=bf16 main_grads_dtype=bf16
+# gradients that overflow are written, with a warning
+says 0 '^warning: .*gradient of embedding.*not finite even with a loss_scale of .*; change: ' dump c.yaml -o grads.safetensors \
+    params_dtype=fp16 loss_scale=1e30
+says 0 '33 tensors' dump c.yaml -o grads.safetensors params_dtype=fp16
+! grep -q warning out || { echo "dump warns of finite gradients"; bad=$((bad + 1)); }
 says 2 'change: fp8=none' experts c.yaml num_moe_experts=4 params_dtype=bf16 fp8=hybrid
 says 2 'change: a shorter prompt' generate c.yaml load=off --prompt "$(head -n 3 text.jsonl)" --tokens 5
 # what standard output cannot take is not lost in silence
