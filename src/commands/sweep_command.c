@@ -8,6 +8,7 @@
 #include "job.h"
 #include "json_number.h"
 #include "run.h"
+#include "start.h"
 #include "sweep.h"
 #include "sweep_smallest.h"
 #include <ctype.h>
@@ -159,6 +160,14 @@ static void check_config(const Sweep *s, const Rest *r)
     if (twice.cfg->batch_steps == 1 && twice.cfg->batch_step[0].batch != c->batch_step[0].batch)
         die(EXIT_CONFIG, "sweep", "%s says no batch size: each layout would have another one, and steps that "
             "do not compare; change: global_batch_size=N", c->path);
+}
+
+/* Dies if the corpus that the launches read cannot be used. */
+static void check_corpus(const Config *c)
+{
+    Positions all = positions_one(0, c->seq_length);
+    loader_close(loader_open(c, SPLIT_TRAIN, start_samples(c, c->batch_step[c->batch_steps - 1].batch), 0, 1,
+                             &all));
 }
 
 enum { WORLDS = 64, WORLD_MOST = 65536 };
@@ -630,6 +639,8 @@ int command_sweep(int argc, char **argv)
         free(a.v);
         return EXIT_DONE;
     }
+    if (s.measure)
+        check_corpus(c);
     if (!file_make_dirs(s.dir, why))
         die(EXIT_RESOURCE, "write", "%s; change: -o with a folder that you may write to", why);
     Sweep all;

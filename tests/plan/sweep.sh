@@ -185,7 +185,10 @@ sweep killed $two --measure 1 --rounds 1 --steps 3 hidden_size=256 seq_length=25
 [ "$(tried)" = 1 ] && grep -q '"measured"' "$work/killed/sweep.csv" || fail "a killed layout was not tried again"
 # shellcheck disable=SC2086
 sweep nothing $two --measure all data_path="$work/nothing"
-[ $? = 3 ] && [ "$(tried)" = 1 ] && [ ! -s "$work/nothing/sweep.jsonl" ] || fail "without a corpus there is nothing to measure"
+[ $? = 3 ] && [ "$(tried)" = 0 ] && [ ! -s "$work/nothing/sweep.jsonl" ] || fail "without a corpus there is nothing to measure"
+# the corpus is asked for before this machine is measured, which takes minutes
+"$TRAIN" sweep "$work/tiny.yaml" --world 2 --measure 1 -o "$work/unread" data_path="$work/nothing" > "$work/out" 2> "$work/err"
+[ $? = 3 ] && ! grep -q 'measuring this machine' "$work/err" || fail "the machine is measured for a sweep without a corpus"
 
 # a sweep stopped while it measures the second layout keeps the first and leaves no job; the next measures the
 # rest
