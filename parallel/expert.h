@@ -36,6 +36,9 @@ typedef struct {
     const int64_t *fill;       /* [E] this rank's empty pairs, if pad; NULL: each expert has `share` pairs */
 } ExpertsLimit;
 
+/* What the lists of a counting run follow from. */
+typedef struct { int64_t rows, bound, hot, capacity, share, pad; } ExpertsCounted;
+
 typedef struct {
     Comm *ep, *etp;
     int experts, local, topk;  /* E; E / ep; choices of a row */
@@ -58,6 +61,7 @@ typedef struct {
     int64_t *mine;             /* [ep][local] pairs of this rank for each expert */
     int64_t *count;            /* [etp][ep][local] pairs for this rank's experts, by their source */
     int64_t *before;           /* [etp][ep][local + 1] of these, those for experts before each one */
+    ExpertsCounted counted;    /* of the counting run whose lists these are; bound 0: of no counting run */
     int32_t *order;            /* scratch: a list of experts_round */
     int64_t *of_rank;          /* gathered: [etp][ep][E] pairs of each rank for each expert */
     int32_t *pair_of_rank;     /* gathered: [etp][ep][most_pairs] `pair` of each rank */

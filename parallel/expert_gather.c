@@ -63,6 +63,8 @@ static int32_t *list(Device *d, Experts *x, Arena *scratch, int64_t round, ListK
     int64_t pairs = x->bound * x->topk, all = pairs * ranks_of(x), n = 0, from;
     int64_t room = kind == BACK ? all : experts_room(x);
     int32_t *at = arena_take(scratch, (size_t)room * sizeof *at);
+    if (!at)                           /* a counting run: nobody reads them */
+        return NULL;
     for (int64_t i = 0; kind == BACK && i < all; i++)
         x->order[i] = -1;
     for (int l = 0; l < x->local; l++)
@@ -78,8 +80,7 @@ static int32_t *list(Device *d, Experts *x, Arena *scratch, int64_t round, ListK
                                             : kind == BY_PAIR ? i * pairs + p : i * x->bound + p / x->topk);
             }
         }
-    if (at)
-        d->put(d, at, x->order, (size_t)(kind == BACK ? all : n) * sizeof *at);
+    d->put(d, at, x->order, (size_t)(kind == BACK ? all : n) * sizeof *at);
     return at;
 }
 

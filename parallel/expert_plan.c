@@ -179,6 +179,21 @@ static void exchange_counts(Experts *x, int counting)
         memcpy(x->count + i * x->local, x->mine + x->ep->rank * x->local, (size_t)x->local * sizeof *x->mine);
 }
 
+/* Makes the lists of a counting run, unless they are there: a plan asks for the same ones in each layer and
+ * microbatch, a thousand times. */
+static void count_pairs(Experts *x, const ExpertsLimit *l)
+{
+    ExpertsCounted now = {x->rows, x->bound, x->hot, -1, -1, -1};
+    if (l)
+        now.capacity = l->capacity, now.share = l->share, now.pad = l->pad;
+    int same = x->bound > 0 && (!l || !l->fill) && !memcmp(&now, &x->counted, sizeof now);
+    if (same)
+        return;
+    assume_choices(x, l);
+    sort_pairs(x, l);
+    x->counted = l && l->fill ? (ExpertsCounted){0} : now;
+}
+
 void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, int64_t bound,
                   const ExpertsLimit *limit)
 {
@@ -188,11 +203,13 @@ void experts_plan(Device *d, Experts *x, const int32_t *choice, int64_t rows, in
     x->window = window_of(x, bound, limit);
     x->most_pairs = most_of(x, x->experts, bound, limit);
     x->most_of_one = pairs_of_one(x, bound, limit);
-    if (choice)
+    if (choice) {
         d->get(d, x->choice, choice, (size_t)(rows * x->topk) * sizeof *choice);
-    else
-        assume_choices(x, limit);
-    sort_pairs(x, limit);
+        sort_pairs(x, limit);
+        x->counted = (ExpertsCounted){0};
+    } else {
+        count_pairs(x, limit);
+    }
     if (x->gather)
         gather_counts(x, !choice);
     else
@@ -262,6 +279,8 @@ static int32_t *order_rows(Device *d, Experts *x, Arena *scratch, int64_t round,
 {
     int64_t to = 0;
     int32_t *list = arena_take(scratch, (size_t)experts_room(x) * sizeof *list);
+    if (!list)                         /* a counting run: nobody reads them */
+        return NULL;
     for (int l = 0; l < x->local; l++) {
         int64_t start = 0;
         for (int t = 0; t < x->etp->size; t++)
@@ -272,8 +291,7 @@ static int32_t *order_rows(Device *d, Experts *x, Arena *scratch, int64_t round,
                 start += experts_sent(x, round, t, r);
             }
     }
-    if (list)
-        d->put(d, list, x->order, (size_t)to * sizeof *list);
+    d->put(d, list, x->order, (size_t)to * sizeof *list);
     return list;
 }
 

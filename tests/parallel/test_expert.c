@@ -227,6 +227,54 @@ static void check_grid(Device *d, int ep, int etp, int gather, int64_t piece, Ar
     grid_close(&g);
 }
 
+/* A dispatch of check_counted; chosen: bool: no counting run. */
+typedef struct { int64_t rows; int hot, limited, chosen; } Asked;
+
+static void plan_asked(Device *d, Experts *x, const Asked *a)
+{
+    static const ExpertsLimit limit = {.capacity = MOST / 2, .share = MOST / 4, .pad = 1};
+    int32_t choice[MOST];
+    for (int i = 0; i < MOST; i++)
+        choice[i] = i % 2;
+    x->hot = a->hot;
+    experts_plan(d, x, a->chosen ? choice : NULL, a->rows, a->rows, a->limited ? &limit : NULL);
+}
+
+/* Counting runs make their lists once for the same dispatch, a thousand of which follow each other in a plan,
+ * and anew after any other one. */
+static void check_counted(Device *d, int gather)
+{
+    static const Asked asked[] = {{MOST, 0, 0, 0},     {MOST, 0, 0, 0}, {MOST, 1, 0, 0}, {MOST, 0, 0, 0},
+                                  {MOST / 2, 0, 0, 0}, {MOST, 0, 0, 0}, {MOST, 0, 0, 1}, {MOST, 0, 0, 0},
+                                  {MOST, 0, 1, 0},     {MOST, 0, 1, 0}, {MOST, 0, 0, 0}, {0, 0, 0, 0}};
+    const ExpertsLimit most = {.capacity = MOST / 2, .share = MOST / 4, .pad = 1};
+    GridSpec spec = {.size = {1, 1, 1, world, 1}, .experts = 1, .ep = world, .etp = 1};
+    Experts x, fresh;
+    Grid g;
+    grid_parse_order("tp-cp-ep-dp-pp", spec.order);
+    grid_open(&g, &spec, world, rank);
+    Comm *ep = &g.expert[EXPERT_EP], *etp = &g.expert[EXPERT_TP];
+    experts_open(&x, ep, etp, 4 * world, 1, MOST, 4, gather, &most);
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        experts_open(&fresh, ep, etp, 4 * world, 1, MOST, 4, gather, &most);
+        plan_asked(d, &x, &asked[i]);
+        plan_asked(d, &fresh, &asked[i]);
+        size_t rows = (size_t)x.rows * sizeof *x.place, pairs = (size_t)fresh.pairs * sizeof *x.pair;
+        CHECK(x.pairs == fresh.pairs && x.rounds == fresh.rounds && !memcmp(x.place, fresh.place, rows) &&
+                  !memcmp(x.pair, fresh.pair, pairs) && !memcmp(x.source, fresh.source, pairs) &&
+                  !memcmp(x.first, fresh.first, ((size_t)world + 1) * sizeof *x.first) &&
+                  !memcmp(x.before, fresh.before, (size_t)(world * 5) * sizeof *x.before),
+              "dispatch %zu, gather %d, follows from the one before it", i, gather);
+        experts_close(&fresh);
+    }
+    plan_asked(d, &x, &asked[0]);
+    x.place[0] = 77;
+    plan_asked(d, &x, &asked[1]);
+    CHECK(x.place[0] == 77, "the lists of the same counting run are made again");
+    experts_close(&x);
+    grid_close(&g);
+}
+
 int main(void)
 {
     Device d;
@@ -239,6 +287,8 @@ int main(void)
             if (world % (ep * etp) == 0)
                 for (int i = 0; i < 4; i++)
                     check_grid(&d, ep, etp, i % 2, i < 2 ? 1 : 4, &mem);
+    check_counted(&d, 0);
+    check_counted(&d, 1);
     arena_close(&mem);
     cpu_close(&d);
     return rank ? test_failures != 0 : test_end();
