@@ -1,6 +1,7 @@
 /* train plan -- placement, exact memory, arithmetic and messages of a run of any size, without starting
  * it */
 #include "advise.h"
+#include "balance.h"
 #include "calibrate.h"
 #include "commands.h"
 #include "config_table.h"
@@ -9,6 +10,7 @@
 #include "json_number.h"
 #include "plan_times.h"
 #include "run_costs.h"
+#include "split.h"
 #include "start.h"
 #include <math.h>
 #include <stdlib.h>
@@ -502,7 +504,7 @@ int command_plan(int argc, char **argv)
         return EXIT_DONE;
     }
     if (measure) {
-        command_calibrate(start_plan(path, &a, world), machine, argc, argv);
+        command_calibrate(balance_here(start_plan(path, &a, world)), machine, argc, argv);
         return EXIT_DONE;
     }
     char **keys = xcalloc((size_t)a.n + 1, sizeof *keys);      /* start_plan frees a.v */
@@ -518,6 +520,7 @@ int command_plan(int argc, char **argv)
         free(keys);
         return EXIT_DONE;
     }
+    c = m ? split_predicted(c, m, stderr) : balance_here(c);
     plan_open(&p, c, m);
     Advice best[ADVICES];
     int n = explain && m ? advise(best, path, nkeys, keys, c->world, m, p.will.step) : 0;

@@ -3,6 +3,7 @@
 #include "config_table.h"
 #include "json_number.h"
 #include "plan_times.h"
+#include "split.h"
 #include "start.h"
 #include "timeline.h"
 #include <math.h>
@@ -29,7 +30,7 @@ static Losses plan_of(const char *run, const char *machine, const Timeline *t)
     const Machine *m = machine_load(machine);
     Prediction p;
     predict_check(c, m);
-    predict(&p, c, m);
+    predict(&p, split_predicted(c, m, NULL), m);
     Losses l = plan_losses(&p);
     prediction_close(&p);
     free(config);

@@ -2,7 +2,7 @@
 #include "advise.h"
 #include "base.h"
 #include "config_table.h"
-#include "predict.h"
+#include "split.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -61,7 +61,7 @@ int advise_try(Advice *c, const char *path, int nargs, char **args, int world, c
     config_check(&k, path, n, line, world, USE_MODEL);
     if (!k.n && !k.dropped) {
         Prediction p;
-        predict(&p, k.cfg, m);
+        predict(&p, split_predicted(k.cfg, m, NULL), m);
         c->step = p.step;
         for (int r = 0; r < p.p; r++)
             c->memory = p.memory[r].total > c->memory ? p.memory[r].total : c->memory;

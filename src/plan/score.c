@@ -4,7 +4,7 @@
 #include "base.h"
 #include "config_table.h"
 #include "file.h"
-#include "predict.h"
+#include "split.h"
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
@@ -146,7 +146,7 @@ static void predict_row(ScoreRow *r, const Table *t, const Machine *m, int nargs
     if (t->at[COLUMN_TOKENS] >= 0)
         r->measured = (double)(last->batch * c->seq_length) / r->measured;
     predict_check(c, m);
-    predict(&p, c, m);
+    predict(&p, split_predicted(c, m, NULL), m);
     r->predicted = p.step;
     r->bubble = p.bubble;
     for (int i = 0; i < p.p; i++)

@@ -112,7 +112,7 @@ const Config *start_plan(const char *path, Args *a, int world)
 {
     const Config *cfg = config_load_over(path, a->n, a->v, world, USE_MODEL, saved_config);
     free(a->v);
-    return balance_here(cfg);
+    return cfg;
 }
 
 int start_smaller(const char *path, Args *a, int world, int most)

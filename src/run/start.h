@@ -11,7 +11,8 @@
  * arguments. Collective. */
 const Config *start_config(const char *path, Args *a, ConfigUse use);
 
-/* As start_config, for a world that is only planned. Not collective. */
+/* As start_config, for a world that is only planned: with pipeline_balance cost the layers are not split yet.
+ * Not collective. */
 const Config *start_plan(const char *path, Args *a, int world);
 
 /* The largest legal world of at most `most` ranks and at least min_world, for the configuration of a job of

@@ -74,6 +74,29 @@ while read -r change <&3 && read -r step <&4; do
     last=$step
 done 3< "$work/changes" 4< "$work/steps"
 
+# pipeline_balance cost: layers are split by the machine's predicted times, for the plan and for its changes: no
+# other number of layers at an end is faster. Head and embedding of a large vocabulary are many layers.
+balanced() { # FIRST MIDDLE LAST: the layers of four stages, as a layout
+    t() { printf '%*s' "$1" '' | tr ' ' t; }
+    echo "E$(t "$1")|$(t "$2")|$(t "$2")|$(t "$3")L"
+}
+# shellcheck disable=SC2086
+{
+    large="$pipe4 num_layers=32 vocab_size=500000 micro_batch_size=1"
+    plan $large pipeline_balance=cost
+    best=$(value step_ms)
+    layout=$(sed -n 's/^pipeline_balance cost, predicted for for a test: .*: \(E.*L\)$/\1/p' "$work/err")
+    [ -n "$layout" ] || fail "no word of the split"
+    plan $large "pipeline_model_parallel_layout=$layout"
+    [ "$(value step_ms)" = "$best" ] || fail "$layout is not the split of the plan"
+    for split in '8 8 8' '9 9 5' '10 10 2' '9 10 3' '11 10 1' '10 9 4'; do
+        plan $large "pipeline_model_parallel_layout=$(balanced $split)"
+        awk -v a="$(value step_ms)" -v b="$best" 'BEGIN { exit !(a >= 0.999 * b) }' || fail "$split is faster than $layout"
+    done
+    device='op_speed: [act_fwd, 0.01, act_bwd, 0.01]' plan $large pipeline_balance=cost
+    ! grep -qF "$layout" "$work/err" || fail "the split does not follow from the machine"
+}
+
 # without a machine there is nothing to explain; --calibrate writes over nothing that it has not written
 refused() { # WORDS ARGUMENT...
     words=$1

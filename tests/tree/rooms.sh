@@ -21,7 +21,7 @@ unseen() { # ROOM: prints the rooms below it that it may not see either
 # Headers that other rooms may include; all headers of src/io, parallel, parallel/comm and parallel/schedule are public.
 public="config.h placement.h config_table.h  corpus.h loader.h tokenizer.h  model.h params.h
         checkpoint.h memory_copies.h source.h safetensors.h huggingface.h  metrics.h trace.h timeline.h losses.h page.h
-        run.h kept.h save_time.h start.h balance.h whole.h  predict.h sweep.h score.h advise.h hints.h machine.h calibrate.h joint.h  bubble.h  commands.h"
+        run.h kept.h save_time.h start.h balance.h whole.h  predict.h sweep.h score.h advise.h hints.h machine.h calibrate.h joint.h split.h  bubble.h  commands.h"
 # Public too: what plan prints, the costs that plan and schedule show, the pictures of schedule and bubble.
 public="$public  plan_times.h  run_costs.h  schedule_svg.h  svg.h"
 
