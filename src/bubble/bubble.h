@@ -54,7 +54,7 @@ char *bubble_add(Table *t, const PipeShape *shape, const Times time[TIMES], Cell
  *   raw   in   the configuration, read with USE_BUBBLE
  *   list  out  one entry for each pipeline; on the heap
  * Returns the number of entries. */
-typedef struct { int n; char *v[4]; } Overrides;       /* [n] "key=value" */
+typedef struct { int n; char *v[5]; } Overrides;       /* [n] "key=value" */
 int bubble_overrides(const Config *raw, const BubbleRange *range, Overrides **list);
 
 /* Fills in the simulated and closed-form results of every cell. */

@@ -112,9 +112,24 @@ static void say(int says, int *said, const PipeShape *s, const char *why)
     ++*said;
 }
 
+/* The samples of a step: the first one of a schedule of batch sizes. Nothing is derived in c. */
+static int64_t first_batch(const Config *c)
+{
+    Config own = *c;
+    if (!c->step_batch_size_schedule)
+        return c->global_batch_size;
+    own.seq_length = 1;                /* the thresholds are of no use here */
+    own.micro_batch_size = own.data_parallel_size = 1;
+    char *error = config_parse_schedule(&own, 1);
+    if (error)
+        USAGE_ERROR("step_batch_size_schedule %s; change: give --m, or another schedule", error);
+    return own.batch_step[0].batch;
+}
+
 static void fill_wanted(Wanted *w, const Config *c)
 {
-    int64_t batch = c->global_batch_size, micro = c->micro_batch_size == CFG_ABSENT ? 1 : c->micro_batch_size;
+    int64_t batch = w->m.n ? CFG_ABSENT : first_batch(c);
+    int64_t micro = c->micro_batch_size == CFG_ABSENT ? 1 : c->micro_batch_size;
     int64_t v = c->num_virtual_stages_per_pipeline_rank;
     otherwise(&w->kind, c->pipeline_schedule >= 0 ? c->pipeline_schedule
                         : v != CFG_ABSENT && v > 1 ? SCHEDULE_INTERLEAVED : SCHEDULE_1F1B);
@@ -123,8 +138,10 @@ static void fill_wanted(Wanted *w, const Config *c)
     if (!w->m.n && batch == CFG_ABSENT)
         USAGE_ERROR("no number of microbatches; change: give --m, or global_batch_size in %s", c->path);
     if (!w->m.n && (batch % micro || batch / micro > UINT16_MAX))
-        USAGE_ERROR("global_batch_size %lld is no number of microbatches of %lld that can be; change: give "
-                    "--m", (long long)batch, (long long)micro);
+        USAGE_ERROR("%s %lld is no number of microbatches of %lld that can be; change: give --m",
+                    c->step_batch_size_schedule ? "step_batch_size_schedule's first batch of"
+                                                : "global_batch_size",
+                    (long long)batch, (long long)micro);
     otherwise(&w->m, batch / micro);
 }
 
@@ -220,6 +237,8 @@ static Overrides overrides_of(const Config *raw, int kind, int p, int m, int v)
         o.v[o.n++] = xasprintf("pipeline_model_parallel_size=%d", p);
     if (m)
         o.v[o.n++] = xasprintf("global_batch_size=%lld", (long long)(m * micro));
+    if (m && raw->step_batch_size_schedule)
+        o.v[o.n++] = xstrdup("step_batch_size_schedule=null");
     if (chunks)
         o.v[o.n++] = xasprintf("num_virtual_stages_per_pipeline_rank=%d", chunks);
     return o;

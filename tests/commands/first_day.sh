@@ -174,6 +174,15 @@ says 0 'iteration +4/' c.yaml save=off eval_iters=0
 says 2 'eval_iters' eval c.yaml load=off eval_iters=0
 grep -q '"command": ".*train c.yaml save=off eval_iters=0"' off/run.json || { echo "run.json lacks the command"; bad=$((bad + 1)); }
 
+# a bubble of a schedule of batch sizes is that of its first step
+printf 'parallel: {pipeline_model_parallel_size: 2}\ntrain: {micro_batch_size: 2, step_batch_size_schedule: "0:12 1K:24"}\n' > b.yaml
+says 0 '^ *1f1b +2 +1 +6 ' bubble b.yaml --simulate
+says 0 '^ *1f1b +2 +1 +3 ' bubble b.yaml --simulate --m 3
+says 0 '^ *1f1b +1 +1 +3 ' bubble c.yaml --real --steps 2 --m 3 step_batch_size_schedule='0:4 1K:8'
+says 2 "step_batch_size_schedule's first batch of 13 is no number .*change: give --m" bubble b.yaml --simulate step_batch_size_schedule=0:13
+says 2 "step_batch_size_schedule '3:x' is not THRESHOLD:BATCH.*change: give --m" bubble b.yaml --simulate step_batch_size_schedule=3:x
+says 2 'no number of microbatches; change: give --m' bubble b.yaml --simulate step_batch_size_schedule=null
+
 # gradients of 16 bits are read as such; layers with experts alone have no FP8; nothing is above the positions
 says 0 'all bits equal' verify c.yaml params_dtype=bf16 main_grads_dtype=bf16
 says 0 'tensors' dump c.yaml -o grads.safetensors params_dtype=bf16 main_grads_dtype=bf16
