@@ -5,8 +5,9 @@
 #define SWITCH(told, text)                    {FLAG_SWITCH, TOLD_##told, text}
 #define SWITCH_RANKS(told, text)              {FLAG_SWITCH, TOLD_##told, text, .every_rank = 1}
 #define TEXT(told, text)                      {FLAG_TEXT, TOLD_##told, text}
-#define NUMBER(told, text, absent, low, high) {FLAG_NUMBER, TOLD_##told, text, 0, absent, low, high}
-#define WHOLE(told, text, absent, low, high)  {FLAG_WHOLE, TOLD_##told, text, 0, absent, low, high}
+#define TEXT_OR_NONE(told, text)              {FLAG_TEXT, TOLD_##told, text, .empty = 1}
+#define NUMBER(told, text, absent, low, high) {FLAG_NUMBER, TOLD_##told, text, 0, 0, absent, low, high}
+#define WHOLE(told, text, absent, low, high)  {FLAG_WHOLE, TOLD_##told, text, 0, 0, absent, low, high}
 
 #define COMMAND(name, ranks, keys, words, help, ...) static const Flag name##_flags[] = {__VA_ARGS__};
 #include "commands.def"

@@ -59,21 +59,36 @@ static int is_flag(const Args *a, const char *text)
     return found;
 }
 
+/* Dies if what is behind the flag is no value. text: NULL: nothing is there. */
+static void check_value(const Args *a, const Flag *f, const char *text)
+{
+    char own[FLAG_NAME];
+    args_name(f, own);
+    if (!text)
+        die(EXIT_CONFIG, "usage", "train %s: %s needs a value; change: see `train help %s`", a->command, own,
+            a->command);
+    if (is_flag(a, text))
+        die(EXIT_CONFIG, "usage", "train %s: %s needs a value, and %s is a flag; change: see `train help %s`",
+            a->command, own, text, a->command);
+    if (!*text && !f->empty)
+        die(EXIT_CONFIG, "usage", "train %s: %s needs a value, and this one is empty; change: give one",
+            a->command, own);
+}
+
 void args_check(const Args *a)
 {
     char own[FLAG_NAME];
-    for (int i = 0; i < a->n; i++)
-        for (int f = 0; f < a->flags; f++) {
-            if (a->flag[f].kind == FLAG_SWITCH || strcmp(a->v[i], args_name(&a->flag[f], own)))
-                continue;
-            const char *value = i + 1 < a->n ? a->v[i + 1] : NULL;
-            if (!value || is_flag(a, value))
-                die(EXIT_CONFIG, "usage", "train %s: %s needs a value%s%s%s; change: see `train help %s`",
-                    a->command, own, value ? ", and " : "", value ? value : "", value ? " is a flag" : "",
-                    a->command);
-            i++;
-            break;
-        }
+    for (int i = 0; i < a->n; i++) {
+        int f = 0;
+        if (!*a->v[i])
+            die(EXIT_CONFIG, "usage", "train %s: an argument is empty; change: leave it out, or set the "
+                "variable that it comes from", a->command);
+        while (f < a->flags &&
+               (a->flag[f].kind == FLAG_SWITCH || strcmp(a->v[i], args_name(&a->flag[f], own))))
+            f++;
+        if (f < a->flags)
+            check_value(a, &a->flag[f], a->v[++i]);
+    }
 }
 
 /* Returns the flag's row of the command's table. A flag without a row is a BUG: help would not name

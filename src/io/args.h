@@ -8,6 +8,7 @@ typedef struct {
     enum { FLAG_SWITCH, FLAG_TEXT, FLAG_NUMBER, FLAG_WHOLE } kind;
     enum { TOLD_USAGE, TOLD_HELP } told;   /* where `train help` names the flag: usage line, text */
     const char *text;                  /* the flag as help writes it: "[--world N]", "--calibrate]]" */
+    int empty;                         /* bool: FLAG_TEXT: its text may be empty */
     int every_rank;                    /* bool: with this flag every rank runs a command of rank 0 */
     double absent, low, high;          /* FLAG_NUMBER, FLAG_WHOLE: without the flag; legal: [low, high] */
 } Flag;
@@ -29,8 +30,8 @@ char *args_text(int argc, char **argv);
 /* Removes arguments [i, i + n). */
 void args_drop(Args *a, int i, int n);
 
-/* Dies if a flag that takes a value has none behind it, or another flag. Comes first: what is removed makes
- * neighbours of others. A number below 0 is no flag. */
+/* Dies if an argument is empty, or if a flag that takes a value has none behind it, or another flag. Comes
+ * first: what is removed makes neighbours of others. A number below 0 is no flag. */
 void args_check(const Args *a);
 
 /* args_switch, args_value and args_number remove a flag of the command's table from the arguments. */

@@ -79,6 +79,15 @@ says 2 '-o needs a value, and --shard-bytes is a flag' export runs -o --shard-by
 says 2 '--svg needs a value' schedule c.yaml --svg
 says 2 '--tokens -1 is not a whole number' generate c.yaml --tokens -1
 
+# empty words, as an unset variable in quotes gives them
+for command in plan run report replay flight inspect; do
+    says 2 "train $command: .*empty" $command ''
+done
+says 2 '-o needs a value, and this one is empty' import folder -o ''
+says 2 'train export: .*empty' export '' -o none
+says 2 'train tokenize: .*empty' tokenize text.jsonl '' -o none
+[ ! -e none ] && [ ! -e none.bin ] || { echo "something was made of nothing"; bad=$((bad + 1)); }
+
 # habits of Megatron, torchtitan, nanotron, llm.c
 says 2 'write `tensor_model_parallel_size=2`' c.yaml --tensor-model-parallel-size 2
 says 2 'write `tensor_model_parallel_size=2`' --tensor-model-parallel-size 2 c.yaml

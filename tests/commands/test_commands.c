@@ -64,6 +64,11 @@ static void check_value(const Command *c, const Flag *f)
     DIES(open_words, line, EXIT_CONFIG, says, "--unknown");
     line[3] = NULL;
     DIES(open_words, line, EXIT_CONFIG, says);
+    line[3] = "";
+    if (f->empty)
+        CHECK(!child(open_words, line), "%s %s with an empty text: %s", c->name, name, said);
+    else
+        DIES(open_words, line, EXIT_CONFIG, says, "empty");
     line[3] = "-1";
     CHECK(!child(open_words, line), "%s %s -1: %s", c->name, name, said);
 }
