@@ -92,6 +92,10 @@ const Config *start_config(const char *path, Args *a, ConfigUse use)
     char *load = NULL;
     /* a folder is a run or a checkpoint, which carries its own configuration */
     if (path && (use & USE_LOAD) && stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        for (int i = 0; i < a->n; i++)
+            if (!strncmp(a->v[i], "load=", 5))
+                die(EXIT_CONFIG, "usage", "train %s: the folder %s and %s name two models; change: give one "
+                    "of them", a->command, path, a->v[i]);
         char *name = config_string(path);
         a->v[a->n++] = load = xasprintf("load=%s", name);
         free(name);

@@ -192,6 +192,11 @@ says 2 "step_batch_size_schedule's first batch of 13 is no number .*change: give
 says 2 "step_batch_size_schedule '3:x' is not THRESHOLD:BATCH.*change: give --m" bubble b.yaml --simulate step_batch_size_schedule=3:x
 says 2 'no number of microbatches; change: give --m' bubble b.yaml --simulate step_batch_size_schedule=null
 
+# a folder and load=DIR would be two models
+says 2 'folder .* and load=off .*; change: give one' eval off load=off
+says 2 'folder .* and load=off .*; change: give one' generate off --tokens 2 load=off
+says 0 'validation loss' eval off eval_iters=1
+
 # gradients of 16 bits are read as such; layers with experts alone have no FP8; nothing is above the positions
 says 0 'all bits equal' verify c.yaml params_dtype=bf16 main_grads_dtype=bf16
 says 0 'tensors' dump c.yaml -o grads.safetensors params_dtype=bf16 main_grads_dtype=bf16
