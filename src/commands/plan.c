@@ -12,9 +12,11 @@
 #include "run_costs.h"
 #include "split.h"
 #include "start.h"
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct { const char *name; size_t at; } categories[] = {
     {"parameters", offsetof(Memory, parameters)}, {"gradients", offsetof(Memory, gradients)},
@@ -387,6 +389,13 @@ static void command_calibrate(const Config *c, const char *path, int argc, char 
     if (!calibrate_may_write(path))
         die(EXIT_CONFIG, "machine", "%s is there, and --calibrate has not written it; change: --machine with "
             "another file, or remove this one", path);
+    char *slash, *folder = xstrdup(path);
+    if ((slash = strrchr(folder, '/')))
+        *(slash == folder ? slash + 1 : slash) = 0;
+    if (access(slash ? folder : ".", W_OK))            /* measuring takes a minute */
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: --machine with a file that you may write",
+            path, strerror(errno));
+    free(folder);
     char **line = xcalloc((size_t)argc + 1, sizeof *line);
     line[0] = "plan";
     memcpy(line + 1, argv, (size_t)argc * sizeof *argv);
@@ -477,9 +486,13 @@ static void command_search(const Config *c, const JointAsk *ask, int json)
     joint_close(&j);
 }
 
-/* written: bool: --calibrate and --json; needs: the switch that needs a machine, NULL: none does. */
-static void check_usage(int written, const char *machine, const char *needs)
+/* modes: how many of --explain, --search and --calibrate are given; written: bool: --calibrate and --json;
+ * needs: the switch that needs a machine, NULL: none does. */
+static void check_usage(int modes, int written, const char *machine, const char *needs)
 {
+    if (modes > 1)
+        die(EXIT_CONFIG, "usage", "train plan does one of --explain, --search and --calibrate; change: give "
+            "one of them");
     if (written)
         die(EXIT_CONFIG, "usage", "train plan --calibrate writes a file and has no JSON; change: leave out "
             "--json");
@@ -498,7 +511,8 @@ int command_plan(int argc, char **argv)
     double most = args_number(&a, "--at-most");
     const char *path = cli_next(&a, "CONFIG");
     cli_end(&a);
-    check_usage(measure && json, machine, lists ? "--search" : explain ? "--explain" : NULL);
+    check_usage(explain + measure + (lists != NULL), measure && json, machine,
+                lists ? "--search" : explain ? "--explain" : NULL);
     if (!isnan(most)) {
         printf(json ? "{\"world\": %d}\n" : "%d\n", start_smaller(path, &a, world, (int)most));
         return EXIT_DONE;

@@ -110,6 +110,13 @@ cp "$work/tiny.yaml" "$work/before.yaml"
 refused 'needs the times of a machine' "$work/tiny.yaml" --explain
 refused 'has no JSON' "$work/tiny.yaml" --calibrate --json --machine "$work/new.yaml"
 refused 'tiny.yaml is there, and --calibrate has not written it' "$work/tiny.yaml" --calibrate --machine "$work/tiny.yaml"
+# one of three: the others would be left out without a word; a folder that is not there is missed before the measurement
+for two in '--explain --calibrate' '--explain --search lists' '--search lists --calibrate'; do
+    # shellcheck disable=SC2086
+    refused 'one of --explain, --search and --calibrate' "$work/tiny.yaml" $two --machine "$work/new.yaml"
+done
+"$TRAIN" plan "$work/tiny.yaml" --calibrate --machine "$work/nowhere/new.yaml" > "$work/out" 2> "$work/err" && rc=0 || rc=$?
+[ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/err")" = 1 ] && [ "$(wc -l < "$work/err")" = 1 ] || fail "--calibrate into no folder: $rc"
 cmp "$work/tiny.yaml" "$work/before.yaml" || fail "the configuration was written over"
 "$TRAIN" plan "$work/tiny.yaml" --world 8 --at-most 7 min_world=2 --json > "$work/out" || fail "at most"
 [ "$(cat "$work/out")" = '{"world": 4}' ] || fail "--at-most --json: $(cat "$work/out")"
