@@ -26,11 +26,12 @@ void rules_context(Check *k)
         RULE(ON1(cp_comm_type), context_kind(l->v[i]) == CONTEXT_KINDS,
              "'%.60s' is none of p2p, a2a, allgather, a2a+p2p", l->v[i]);
     }
+    int many = l->n != 1 && l->n != c->num_layers;
+    RULE(ON2(cp_comm_type, num_layers), many && !kinds[CONTEXT_KINDS] && (cp > 1 || !l->n),
+         "%d kinds, but num_layers is %ld; give one for all layers, or one for each", l->n, c->num_layers);
     if (cp == 1 || kinds[CONTEXT_KINDS] ||
         !check_usable(k, ON3(cp_comm_type, context_parallel_size, hierarchical_context_parallel_sizes)))
         return;
-    RULE(ON2(cp_comm_type, num_layers), l->n != 1 && l->n != c->num_layers,
-         "%d kinds, but num_layers is %ld; give one for all layers, or one for each", l->n, c->num_layers);
     int64_t a = h->n ? strtol(h->v[0], NULL, 10) : 0, p = h->n > 1 ? strtol(h->v[1], NULL, 10) : 0;
     const int *sizes = ON2(hierarchical_context_parallel_sizes, context_parallel_size);
     RULE(sizes, kinds[CONTEXT_A2A_P2P] && (h->n != 2 || a * p != cp),

@@ -57,6 +57,8 @@ static const struct { const char *args; int world; const char *says; int n;
     {"rank_order=tp-tp-ep-dp-pp", 1, "is not an order"},
     {"rank_order=tp-cp-ep-pp-dp", 1, NULL},
     {"cp_comm_type=[p2p, ring]", 1, "cp_comm_type: 'ring' is none of"},
+    {"cp_comm_type=[]", 1, "cp_comm_type: 0 kinds, but num_layers is 4; give one for all layers"},
+    {"cp_comm_type=[p2p, a2a]", 1, NULL},
     {"cp_comm_type=a2a+p2p", 1, NULL},
     {"context_parallel_size=4|seq_length=20", 4,
      "seq_length: 20 is not a multiple of 2 x context_parallel_size 4; nearest: 16 or 24"},
