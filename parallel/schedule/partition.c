@@ -10,7 +10,7 @@
 
 enum { REFINE = 2000000 };    /* instructions played to improve the order of what was found */
 enum { SETTLES = 4 };          /* attempts to make an order fit */
-enum { PLAYED = 140000000, PLAYS = 30000 };    /* instructions and orders played to anneal, at most */
+enum { PLAYED = 100000000, PLAYS = 30000 };    /* instructions and orders played to anneal, at most */
 enum { STARTS = 3 };           /* rules from which half of them are played */
 enum { MOVES = 20, FREES = 30 };               /* one of so many changes moves units; gives bytes back */
 static const double SPARE = 0.02;              /* share of a rank's memory that is left free at first */
@@ -549,7 +549,7 @@ void partition_search(Partition *out, const Units *u, int v, int vee, int publis
         out->makespan = out->hoped = INFINITY;
     if (isfinite(out->makespan))
         finish(&s, out, &known);
-    if (isinf(out->makespan) && isfinite(out->hoped) && u->fixed && !published) {
+    if (isinf(out->makespan) && isfinite(out->hoped) && u->fixed && !published && !u->beat) {
         s.strict = 1;                          /* from there to partitions whose lists fit */
         memset(s.less, 0, (size_t)s.p * sizeof *s.less);
         memcpy(trial.first, out->first, bytes);

@@ -315,7 +315,8 @@ static void improve(Joint *j, const JointAsk *ask, Candidate *kept)
     double best = kept[0].found.hoped;
     for (int k = 0; k < IMPROVED; k++) {
         Candidate *c = &kept[k];
-        int worth = c->found.first && c->found.hoped <= fmin(best * (1 + FAR), best_pipeline(j) * (1 + WORTH));
+        double most = fmin(best * (1 + FAR), best_pipeline(j) * (1 + WORTH));
+        int worth = c->found.first && c->found.hoped <= most;
         for (int i = 0; i < ATTEMPTS && worth && c->found.bound < best_pipeline(j); i++) {
             Units u = c->way->u;
             u.room = c->room;
