@@ -64,7 +64,8 @@ run save=K train_iters=8 load=A
 grep '^go on' log | grep -q 'save=K.* load=A.* train_iters=16' || fail "not from A"
 cp -r A "a folder"
 run save=K train_iters=8 load="a folder"
-grep '^go on' log | grep -q "save=K.* 'load=a folder'.* train_iters=16" || fail "not from the folder"
+eval "set -- $(sed -n 's/^go on *//p' log)"        # a shell takes the words apart, and the key is YAML
+[ "$3 $4 $5" = "save=K load='a folder' train_iters=16" ] || fail "not from the folder: $*"
 [ ! -e K/checkpoints ] || fail "K has a checkpoint"
 
 # load=latest of a command that reads is the newest of save
