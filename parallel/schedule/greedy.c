@@ -13,7 +13,7 @@ static void reset(Greedy *g)
     memset(g->begun, 0, (size_t)g->p * sizeof *g->begun);
     memset(g->held, 0, (size_t)g->p * sizeof *g->held);
     memset(g->at, 0, (size_t)g->p * sizeof *g->at);
-    memset(g->ready[0], 0x7f, 2 * all * sizeof **g->ready);         /* UNKNOWN */
+    memset(g->ready[0], 0x7f, 2 * all * sizeof **g->ready);         /* NEVER */
     memset(g->ready[0], 0, (size_t)g->m * sizeof **g->ready);      /* stage 0 waits for no F */
     memset(g->next[0], 0x7f, 2 * (size_t)g->n * sizeof **g->next);
     g->next[0][0] = 0;
@@ -74,7 +74,7 @@ static int run(Greedy *g, int i, int op, int64_t t)
     g->frees[r] = before - g->held[r];
     if (op == 2)
         return -1;
-    g->next[op][i] = mb + 1 < g->m ? g->ready[op][(size_t)i * (size_t)g->m + (size_t)mb + 1] : UNKNOWN;
+    g->next[op][i] = mb + 1 < g->m ? g->ready[op][(size_t)i * (size_t)g->m + (size_t)mb + 1] : NEVER;
     if (op == 0 && i + 1 < g->n)
         give(g, 0, to = i + 1, mb, end + g->hop[0][i]);
     else if (op == 0)
@@ -163,10 +163,10 @@ static int decide(const Greedy *g, const Rule *rule, int r, int64_t t, int64_t *
         return 3 * w + 2;
     if (found >= 0) {
         int64_t f = g->cost[0][stage[found / 3]];
-        if (found % 3 || d >= UNKNOWN || (double)(t + f - d) <= rule->delay * (double)f)
+        if (found % 3 || d == NEVER || (double)(t + f - d) <= rule->delay * (double)f)
             return found;
     }
-    if (w >= 0 && (next >= UNKNOWN || full ||
+    if (w >= 0 && (next == NEVER || full ||
                    (double)(next - t) >= rule->patience[own] * (double)g->cost[2][stage[w]]))
         return 3 * w + 2;
     return -1;
@@ -191,7 +191,7 @@ int greedy_play(Greedy *g, const Rule *rule)
         int64_t t = (int64_t)(next >> RANK_BITS), again;
         int r = next & ((1 << RANK_BITS) - 1), what = decide(g, rule, r, t, &again);
         if (what < 0) {
-            tournament_set(&g->looks, r, again >= UNKNOWN ? LOOKS_NEVER : tournament_key(again, r));
+            tournament_set(&g->looks, r, again == NEVER ? LOOKS_NEVER : tournament_key(again, r));
             continue;
         }
         int i = g->stage[r * g->v + what / 3], op = what % 3;
@@ -224,7 +224,7 @@ static int replay_rank(Greedy *g, int r, int64_t *start)
         double more = g->has.data[SLOT_FD][i] + g->has.data[SLOT_FW][i];
         if ((op == 1 && n[1] >= n[0]) || (op == 2 && n[2] >= n[1]) || (op == 0 && !has_room(g, r, more)))
             return -1;
-        if (t == UNKNOWN)
+        if (t == NEVER)
             break;
         t = t > g->at[r] ? t : g->at[r];
         start[(size_t)r * (size_t)greedy_length(g) + (size_t)at] = t;

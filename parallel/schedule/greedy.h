@@ -11,8 +11,7 @@
 
 enum { STRING_CHUNKS = UINT8_MAX / 3 };
 enum { BEFORE, BETWEEN, BEHIND, PHASES };      /* of a rank: its first D of chunk 0; its last F of it */
-#define NEVER INT64_MAX
-#define UNKNOWN 0x7f7f7f7f7f7f7f7f             /* a time after all others but NEVER, of equal bytes */
+#define NEVER 0x7f7f7f7f7f7f7f7f               /* after all times; of equal bytes */
 
 /* What microbatches take and ranks have, in bytes or any other unit. */
 typedef struct {
@@ -54,7 +53,7 @@ typedef struct {
                                     * those of its chunks are held; of the stages of greedy_open */
     uint8_t *trial;                /* [p][3vm], of whole backwards [p][2vm], strings: 3 * chunk + 0 F, 1 D,
                                     * 2 W; microbatches by count */
-    int64_t *ready[2];             /* [n*m] when the input of F, of D is there; UNKNOWN: not known yet */
+    int64_t *ready[2];             /* [n*m] when the input of F, of D is there; NEVER: not known yet */
     int64_t *next[2];              /* [n] of these, that of the next microbatch */
     int64_t *at, *began;           /* [p] when the rank is free; when its first F started */
     int (*done)[3];                /* [n] F, D, W so far */

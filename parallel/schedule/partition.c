@@ -487,8 +487,6 @@ static void take_best(Anneal *a, Partition *out)
 void partition_improve(Partition *out, const Units *u)
 {
     int stages = u->shape.p * out->v;
-    int64_t each = (u->whole ? 2 : 3) * (int64_t)stages * u->shape.m;
-    int plays = PLAYED / each < PLAYS ? (int)(PLAYED / each) : PLAYS;
     BUG_ON(stages < 2);
     Anneal a = {.out = {.v = out->v, .vee = out->vee, .bound = out->bound, .hoped = out->hoped}};
     Partition other = a.out;
@@ -499,6 +497,8 @@ void partition_improve(Partition *out, const Units *u)
     weigh(&a.s, out);
     Held held = held_of(&a.s);
     greedy_open(&a.g, &shape, &held);
+    int64_t each = a.g.p * (int64_t)greedy_length(&a.g);
+    int plays = PLAYED / each < PLAYS ? (int)(PLAYED / each) : PLAYS;
     trial_open(&a.now, &a);
     trial_open(&a.was, &a);
     trial_open(&a.best, &a);

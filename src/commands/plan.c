@@ -462,7 +462,7 @@ static const Config *start_search(const char *path, Args *a, int world)
     Check k;
     char **line = keep_alloc((size_t)a->n + 1, sizeof *line);
     memcpy(line, a->v, (size_t)a->n * sizeof *line);
-    line[a->n] = (char *)"pipeline_balance=cost";
+    line[a->n] = text_copy("pipeline_balance=cost");
     for (int more = 0; more < 2; more++) {
         config_check(&k, path, a->n + more, line, world, USE_MODEL);
         if (!k.n && !k.dropped)
