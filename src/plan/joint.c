@@ -153,7 +153,7 @@ static char *lists_key(const JointAsk *ask)
     return key;
 }
 
-/* Plans a configuration; returns 0 and leaves `out` if it is not legal. */
+/* Plans a configuration, of lists or of 1F1B; returns 0 and leaves `out` if it is not legal. */
 static int plan_one(Planned *out, Check *k, const JointAsk *ask, Recompute how, int n, char **change)
 {
     Prediction p;
@@ -161,7 +161,8 @@ static int plan_one(Planned *out, Check *k, const JointAsk *ask, Recompute how, 
     if (!c)
         return 0;
     predict(&p, c, ask->m);
-    *out = (Planned){.v = p.n / p.p, .recompute = how, .step = p.step};
+    *out = (Planned){.v = p.n / p.p, .recompute = how, .step = p.step,
+                     .whole = !c->custom || !c->custom->split};
     for (int r = 0; r < p.p; r++)
         out->memory = p.memory[r].total > out->memory ? p.memory[r].total : out->memory;
     prediction_close(&p);
@@ -225,7 +226,6 @@ static double offer(Joint *j, const JointAsk *ask, const Units *u, Recompute how
     Joint before = *j;
     double lacks = (double)other.winner.memory - machine_space(ask->m, ask->world);
     if (wins) {
-        other.winner.whole = u->whole;
         j->best = other.best;
         j->shape = other.shape;
         j->cost = other.cost;
@@ -362,7 +362,7 @@ static void plan_even(Joint *j, const JointAsk *ask, const Config *c, Recompute 
         if (legal && machine_fits(ask->m, ask->world, even.memory) &&
             (!j->even.step || (even.v > 1) > (j->even.v > 1) ||
              ((even.v > 1) == (j->even.v > 1) && even.step < j->even.step)))
-            j->even = even, j->even.whole = 1;
+            j->even = even;
     }
 }
 
