@@ -123,7 +123,7 @@ Config *config_load_over(const char *path, int nargs, char **args, int world, Co
  * there is none. */
 int config_largest_world(const char *path, int nargs, char **args, int most, SavedConfig saved);
 
-/* Returns a copy that shares layers out by a layout string of placement_balance and drops all other keys
+/* Returns a copy that shares layers out by a layout string of placement_share_out and drops all other keys
  * that share layers out. Its config.yaml holds that string. */
 Config *config_with_layout(const Config *cfg, const char *layout);
 

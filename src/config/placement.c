@@ -6,6 +6,7 @@
 #include "custom.h"
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 int placement_turns(const Config *c)
 {
@@ -102,37 +103,178 @@ static void share(int64_t n, int count, const double *fixed, const int *ends, do
     }
 }
 
-char *placement_balance(const Config *c, const double cost[3])
+/* A split of the layers over the stages, in model order. Of two splits the one with the smaller largest cost
+ * of a rank is better, among equal ones that with the smaller sum of squares. */
+typedef struct {
+    int p, n;                  /* ranks, stages */
+    int *layers;               /* [n] layers of a stage */
+    int *first;                /* [n] its first layer */
+    const double *fixed;       /* [n] cost of a stage without layers */
+    const double *cost;        /* [num_layers] of each layer */
+    const int *rank_of;        /* [n] the stage's rank */
+    double *of_rank;           /* [p] cost of a rank */
+    double largest;            /* of_rank of the best split so far */
+    double squares, least;     /* sum of squares, now and of the best split so far */
+    int at, above;             /* ranks that reach `largest` now, and that exceed it */
+} Split;
+
+#define ROUNDING (1 - 1e-12)   /* differences below are none */
+#define TRIED ((int64_t)1 << 26)   /* most layers to be moved by trial, in splits to descend from */
+
+static void add_cost(Split *s, int stage, double cost)
 {
-    int p = (int)c->pipeline_model_parallel_size,
-        v = p > 1 ? (int)c->num_virtual_stages_per_pipeline_rank : 1;
-    int n = p * v, vee = placement_turns(c);
-    for (int i = 0; i < 3; i++)
-        BUG_ON(!isfinite(cost[i]) || cost[i] < 0);
-    BUG_ON(cost[1] <= 0);
-    double *fixed = xcalloc((size_t)(n + p + v), sizeof *fixed), *of_rank = fixed + n,
-           *of_chunk = of_rank + p;
-    int *work = xcalloc((size_t)(2 * (n + p + v)), sizeof *work), *layers = work, *rank_layers = layers + n;
-    int *chunk_layers = rank_layers + p, *ends = chunk_layers + v, *rank_ends = ends + n,
-        *chunk_ends = rank_ends + p;
-    fixed[0] += cost[0], fixed[n - 1] += cost[2];
-    ends[0]++, ends[n - 1]++;
-    for (int s = 0; s < n; s++) {
-        of_rank[placement_rank(c, p, s)] += fixed[s];
-        rank_ends[placement_rank(c, p, s)] += ends[s];
+    double *r = &s->of_rank[s->rank_of[stage]], old = *r;
+    *r += cost;
+    s->squares += *r * *r - old * old;
+    s->at += (*r >= s->largest * ROUNDING) - (old >= s->largest * ROUNDING);
+    s->above += (*r * ROUNDING > s->largest) - (old * ROUNDING > s->largest);
+}
+
+/* Takes the split as it is for the best. */
+static void weigh(Split *s)
+{
+    for (int r = 0; r < s->p; r++)
+        s->of_rank[r] = 0;
+    for (int i = 0, layer = 0; i < s->n; i++) {
+        s->first[i] = layer;
+        s->of_rank[s->rank_of[i]] += s->fixed[i];
+        for (int l = 0; l < s->layers[i]; l++)
+            s->of_rank[s->rank_of[i]] += s->cost[layer++];
     }
-    share(c->num_layers, p, of_rank, rank_ends, cost[1], rank_layers);
-    for (int r = 0; r < p; r++) {                  /* shares a rank's layers out over its chunks */
+    s->largest = s->squares = 0;
+    s->at = s->above = 0;
+    for (int r = 0; r < s->p; r++) {
+        s->largest = fmax(s->largest, s->of_rank[r]);
+        s->squares += s->of_rank[r] * s->of_rank[r];
+    }
+    for (int r = 0; r < s->p; r++)
+        s->at += s->of_rank[r] >= s->largest * ROUNDING;
+    s->least = s->squares;
+}
+
+/* Gives a layer of `from` to the nearest stage in direction `step` with which the split becomes better; those
+ * between pass one on. Returns whether there is one. */
+static int give(Split *s, int from, int step)
+{
+    weigh(s);
+    int layer = s->first[from] + (step > 0 ? s->layers[from] - 1 : 0);
+    add_cost(s, from, -s->cost[layer]);
+    for (int to = from + step; to >= 0 && to < s->n; to += step) {
+        add_cost(s, to, s->cost[layer]);
+        if (!s->at || (!s->above && s->squares < s->least * ROUNDING)) {
+            s->layers[from]--;
+            s->layers[to]++;
+            return 1;
+        }
+        layer = s->first[to] + (step > 0 ? s->layers[to] - 1 : 0);
+        add_cost(s, to, -s->cost[layer]);
+    }
+    return 0;
+}
+
+/* Gives layers, one after the other, as long as the split becomes better. Where all layers cost the same none
+ * is given: share_mean is exact then. */
+static void descend(Split *s)
+{
+    for (int changed = 1; changed;) {
+        changed = 0;
+        for (int i = 0; i < s->n; i++)
+            for (int step = -1; step <= 1; step += 2)
+                while (s->layers[i] && give(s, i, step))
+                    changed = 1;
+    }
+    weigh(s);
+}
+
+/* Makes the split better: descends, and again from each split that a layer given to another stage makes.
+ * kept: [n] scratch. */
+static void improve(Split *s, int *kept)
+{
+    descend(s);
+    int64_t pairs = (int64_t)s->n * s->n;
+    for (int64_t i = 0; i < pairs && i * pairs < TRIED; i++) {
+        int from = (int)(i / s->n), to = (int)(i % s->n);
+        double largest = s->largest, squares = s->squares;
+        if (from == to || !s->layers[from])
+            continue;
+        memcpy(kept, s->layers, (size_t)s->n * sizeof *kept);
+        s->layers[from]--;
+        s->layers[to]++;
+        descend(s);
+        int as_large = s->largest >= largest * ROUNDING, larger = s->largest * ROUNDING > largest;
+        if (as_large && (larger || s->squares >= squares * ROUNDING)) {
+            memcpy(s->layers, kept, (size_t)s->n * sizeof *kept);
+            s->largest = largest, s->squares = squares;
+        }
+    }
+}
+
+/* Shares the layers out as if each had the mean cost `layer`: to the ranks, and a rank's to its chunks. */
+static void share_mean(const Split *s, int vee, const int *ends, double layer, int64_t count)
+{
+    int p = s->p, v = s->n / p;
+    double *of_rank = xcalloc((size_t)(p + v), sizeof *of_rank), *of_chunk = of_rank + p;
+    int *rank_layers = xcalloc((size_t)(2 * (p + v)), sizeof *rank_layers), *rank_ends = rank_layers + p;
+    int *chunk_layers = rank_ends + p, *chunk_ends = chunk_layers + v;
+    for (int i = 0; i < s->n; i++) {
+        of_rank[s->rank_of[i]] += s->fixed[i];
+        rank_ends[s->rank_of[i]] += ends[i];
+    }
+    share(count, p, of_rank, rank_ends, layer, rank_layers);
+    for (int r = 0; r < p; r++) {
         for (int k = 0; k < v; k++) {
-            of_chunk[k] = fixed[place_stage(vee, p, r, k)];
+            of_chunk[k] = s->fixed[place_stage(vee, p, r, k)];
             chunk_ends[k] = ends[place_stage(vee, p, r, k)];
         }
-        share(rank_layers[r], v, of_chunk, chunk_ends, cost[1], chunk_layers);
+        share(rank_layers[r], v, of_chunk, chunk_ends, layer, chunk_layers);
         for (int k = 0; k < v; k++)
-            layers[place_stage(vee, p, r, k)] = chunk_layers[k];
+            s->layers[place_stage(vee, p, r, k)] = chunk_layers[k];
     }
-    char *text = config_print_layout(layers, n);
+    free(of_rank);
+    free(rank_layers);
+}
+
+/* Returns the layout string of the split, on the heap. */
+static char *balance(const Config *c, const double *cost)
+{
+    int p = (int)c->pipeline_model_parallel_size, layers = (int)c->num_layers,
+        v = p > 1 ? (int)c->num_virtual_stages_per_pipeline_rank : 1, n = p * v;
+    double *fixed = xcalloc((size_t)(n + p), sizeof *fixed), sum = 0;
+    int *of_stage = xcalloc((size_t)(5 * n), sizeof *of_stage), *rank_of = of_stage + 2 * n,
+        *ends = of_stage + 3 * n;
+    Split s = {.p = p, .n = n, .layers = of_stage, .first = of_stage + n, .fixed = fixed, .cost = cost + 1,
+               .rank_of = rank_of, .of_rank = fixed + n};
+    for (int i = 0; i < layers + 2; i++) {
+        BUG_ON(!isfinite(cost[i]) || cost[i] < 0);
+        sum += i && i <= layers ? cost[i] : 0;
+    }
+    BUG_ON(sum <= 0);
+    fixed[0] += cost[0], fixed[n - 1] += cost[layers + 1];
+    ends[0]++, ends[n - 1]++;
+    for (int i = 0; i < n; i++)
+        rank_of[i] = placement_rank(c, p, i);
+    share_mean(&s, placement_turns(c), ends, sum / layers, layers);
+    improve(&s, of_stage + 4 * n);
+    char *text = config_print_layout(s.layers, n);
     free(fixed);
-    free(work);
+    free(of_stage);
     return text;
+}
+
+const Config *placement_share_out(const Config *cfg, const double *cost, const char *how, FILE *says)
+{
+    char *layout = balance(cfg, cost), least[32], most[32];
+    double low = cost[1], high = cost[1];
+    for (int64_t l = 2; l <= cfg->num_layers; l++)
+        low = fmin(low, cost[l]), high = fmax(high, cost[l]);
+    snprintf(least, sizeof least, "%.3g", low);
+    snprintf(most, sizeof most, "%.3g", high);
+    int alike = !strcmp(least, most);
+    if (says)
+        fprintf(says, "pipeline_balance cost%s: embedding %.3g ms, %s %s%s%s, head %.3g: %s\n", how, cost[0],
+                alike ? "a layer" : "layers", least, alike ? "" : " to ", alike ? "" : most,
+                cost[cfg->num_layers + 1], layout);
+    const Config *c = config_with_layout(cfg, layout);
+    free(layout);
+    return c;
 }

@@ -26,7 +26,7 @@ typedef struct {
 typedef struct { int p, v, n; StagePlace *stage; } Placement;
 
 /* Places the stages of a resolved configuration; the result is the same on every rank. The layers must
- * be split: with pipeline_balance cost, config_with_layout does it. Not collective; allocates. */
+ * be split: with pipeline_balance cost, placement_share_out does it. Not collective; allocates. */
 void placement_open(Placement *pl, const Config *cfg);
 void placement_close(Placement *pl);
 
@@ -40,14 +40,17 @@ int placement_same(const StagePlace *a, const StagePlace *b);
 void placement_print(FILE *f, const Placement *pl);
 
 /* Splits the layers for pipeline_balance cost: the largest cost of a rank, over all its chunks, becomes
- * as small as possible.
+ * as small as possible. Returns cfg with the layout string of the split; it lasts as cfg does.
  *
- *   cost  in  [3]  cost of the embedding, of one layer (> 0) and of the loss, in any one unit; finite,
- *                  >= 0, the same on every rank of the job (measured costs are rank 0's)
+ *   cost  in  [num_layers + 2]  ms of the embedding, of each layer (not all 0) and of the head; finite,
+ *                               >= 0, the same on every rank of the job (measured costs are rank 0's)
+ *   how   in                    added to the line that `says` is told: "", or ", predicted for NAME"
+ *   says  in                    stream; NULL: none
  *
- * Returns the layout string, on the heap. The split is exact. Among equal ones the second largest cost
- * decides, and so on; then the one with fewer layers beside the embedding and the loss. */
-char *placement_balance(const Config *cfg, const double cost[3]);
+ * Where all layers cost the same the split is exact: among equal ones the second largest cost decides, and so
+ * on; then the one with fewer layers beside the embedding and the loss. Where they differ it is the best that
+ * was found: giving a layer to another stage makes it no better. */
+const Config *placement_share_out(const Config *cfg, const double *cost, const char *how, FILE *says);
 
 /* Returns 1 for V placement: V schedules, and a file of lists that says so. */
 int placement_turns(const Config *cfg);

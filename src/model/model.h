@@ -489,6 +489,8 @@ void head_logits(Model *m, int part, Mat x, Mat logits);
 
 /* How linear layer `which` of a part is multiplied. */
 Precision model_precision(const Model *m, int part, LinearId which);
+/* Whether a layer is multiplied in FP8. */
+int model_in_fp8(const Config *cfg, int layer);
 /* Whether two layers of the model run the same operations and send the same messages. */
 int model_layers_alike(const Config *cfg, int a, int b);
 /* Room for the transposed FP8 copy of a layer's activation [rows, cols], which the weight gradient reads in

@@ -53,8 +53,7 @@ int64_t precision_rows_piece(const Config *c)
     return c->fp8 == FP8_NONE ? 1 : fp8_rows_piece(scaling_of(c));
 }
 
-/* Whether this layer is multiplied in FP8. */
-static int in_fp8(const Config *c, int layer)
+int model_in_fp8(const Config *c, int layer)
 {
     int edge = c->first_last_layers_bf16 && (layer < c->num_layers_at_start_in_bf16 ||
                                              layer >= c->num_layers - c->num_layers_at_end_in_bf16);
@@ -64,7 +63,7 @@ static int in_fp8(const Config *c, int layer)
 int model_layers_alike(const Config *c, int a, int b)
 {
     const List *kind = &c->cp_comm_type;
-    return config_is_moe(c, a) == config_is_moe(c, b) && in_fp8(c, a) == in_fp8(c, b) &&
+    return config_is_moe(c, a) == config_is_moe(c, b) && model_in_fp8(c, a) == model_in_fp8(c, b) &&
            (kind->n <= 1 || !strcmp(kind->v[a], kind->v[b]));
 }
 
@@ -73,7 +72,7 @@ const Param *precision_weight(const Model *m, int64_t i)
     const Part *part = &m->params->part[i / LINEARS];
     int moe = config_is_moe(m->cfg, part->layer);
     int at = part->param[moe ? weight_of[i % LINEARS].moe : weight_of[i % LINEARS].dense];
-    return in_fp8(m->cfg, part->layer) && at >= 0 ? &m->params->param[at] : NULL;
+    return model_in_fp8(m->cfg, part->layer) && at >= 0 ? &m->params->param[at] : NULL;
 }
 
 /* Whether FP8 copies of linear layer i are kept. */
@@ -96,7 +95,7 @@ int precision_layers(const Config *c, const Params *p)
 {
     int n = 0;
     for (int i = 0; i < p->nparts; i++)
-        n += in_fp8(c, p->part[i].layer);
+        n += model_in_fp8(c, p->part[i].layer);
     return n;
 }
 
@@ -105,7 +104,7 @@ static int keep_before(const Model *m, int recast)
 {
     int keep = precision_keeps(m->cfg) ? m->params->nparts : 0;
     for (; keep > 0 && recast > 0; keep--)
-        recast -= in_fp8(m->cfg, m->params->part[keep - 1].layer);
+        recast -= model_in_fp8(m->cfg, m->params->part[keep - 1].layer);
     return keep;
 }
 
@@ -150,7 +149,7 @@ static int is_known(const Model *m, int64_t i)
 Precision model_precision(const Model *m, int part, LinearId which)
 {
     /* generation is not multiplied in FP8: its number of rows is arbitrary */
-    if (!in_fp8(m->cfg, m->params->part[part].layer) || m->now.cache)
+    if (!model_in_fp8(m->cfg, m->params->part[part].layer) || m->now.cache)
         return as_stored;
     int64_t at = (int64_t)part * LINEARS + which;
     Fp8Scale *s =

@@ -1,9 +1,8 @@
 /* split -- pipeline_balance cost for a machine: layers split over the stages by their predicted times */
 #include "split.h"
+#include "config_table.h"
 #include "placement.h"
 #include <stdlib.h>
-
-enum { EMBEDDING, LAYER, LOSS, PARTS };
 
 /* Predicts one microbatch of a pipeline in which the embedding, each layer and the head have a rank of their
  * own. What counts layers of a stage counts the one layer. */
@@ -32,21 +31,16 @@ static void predict_units(Prediction *out, const Config *cfg, const Machine *m)
 
 const Config *split_predicted(const Config *cfg, const Machine *m, FILE *says)
 {
-    double cost[PARTS] = {0};
     Prediction p;
     if (cfg->pipeline_balance != PIPELINE_BALANCE_COST || cfg->stages)
         return cfg;
     predict_units(&p, cfg, m);
+    double *cost = xcalloc((size_t)p.n, sizeof *cost);
     for (int s = 0; s < p.n; s++)
-        cost[s == 0 ? EMBEDDING : s == p.n - 1 ? LOSS : LAYER] +=
-            p.stage[s].forward.work + p.stage[s].backward_x.work + p.stage[s].backward_w.work;
-    cost[LAYER] /= p.n - 2;
+        cost[s] = 1e3 * (p.stage[s].forward.work + p.stage[s].backward_x.work + p.stage[s].backward_w.work);
     prediction_close(&p);
-    char *layout = placement_balance(cfg, cost);
-    if (says)
-        fprintf(says, "pipeline_balance cost, predicted for %s: embedding %.3g ms, a layer %.3g, head %.3g: "
-                "%s\n", m->name, cost[EMBEDDING] * 1e3, cost[LAYER] * 1e3, cost[LOSS] * 1e3, layout);
-    const Config *c = config_with_layout(cfg, layout);
-    free(layout);
+    char *how = textf(", predicted for %s", m->name);
+    const Config *c = placement_share_out(cfg, cost, how, says);
+    free(cost);
     return c;
 }

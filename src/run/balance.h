@@ -4,9 +4,9 @@
 #include "config.h"
 #include "loader.h"
 
-/* Where cfg asks for a split by cost that is not made yet: rank 0 times the embedding, a layer and the
- * head, forward and backward, and all ranks get cfg with the layout string of the best split. Otherwise
- * returns cfg itself. Collective. */
+/* Where cfg asks for a split by cost that is not made yet: rank 0 times the embedding, a layer of
+ * each kind (dense or with experts, in FP8 or not) and the head, forward and backward, by itself, and all
+ * ranks get cfg with the layout string of the best split. Otherwise returns cfg itself. Collective. */
 const Config *balance_choose(const Config *cfg);
 /* As balance_choose, with the times of this process, for a plan. Not collective. */
 const Config *balance_here(const Config *cfg);

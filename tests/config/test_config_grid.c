@@ -329,10 +329,13 @@ static Layout random_layout(int world, int tp, int pp)
 static void check_derived(const Config *given, const char *args)
 {
     const Config *c = given;
-    char *text = NULL, why[256];
+    char why[256];
     if (!c->stages) {
-        text = placement_balance(c, (const double[]){0.5, 1, 3});
-        c = config_with_layout(c, text);
+        double *cost = xcalloc((size_t)c->num_layers + 2, sizeof *cost);
+        for (int64_t l = 0; l < c->num_layers + 2; l++)
+            cost[l] = l == 0 ? 0.5 : l <= c->num_layers ? 1 : 3;
+        c = placement_share_out(c, cost, "", NULL);
+        free(cost);
     }
     Axis order[AXES];
     Placement pl;
@@ -375,7 +378,6 @@ static void check_derived(const Config *given, const char *args)
         CHECK(r.plan.memory.total > 0, "%s: rank %d", args, rank);
         run_plan_close(&r);
     }
-    free(text);
 }
 
 /* The configuration, and its equivalent on one rank, are the same after writing and reading. */

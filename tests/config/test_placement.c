@@ -232,6 +232,7 @@ static void test_broken_layouts(void)
 
 /* ---- balance ---- */
 
+enum { LAYERS = 16 };                    /* most layers of a split that is compared with all others */
 static double costs[64];                 /* of each rank in one split */
 static const double unit_costs[][3] = {{0, 1, 0},    {1, 1, 1},  {0.5, 1, 2.5}, {3, 1, 7},
                                        {0.25, 2, 1}, {10, 1, 0}, {0, 1, 3.75}};
@@ -244,59 +245,65 @@ static int downward(const void *a, const void *b)
 
 /* out: costs of the p ranks, the largest first, then the number of layers on ranks with embedding or
  * loss. The smaller list belongs to the better split. */
-static void judge(const Config *c, const int *layers, const double cost[3], double out[64])
+static void judge(const Config *c, const int *layers, const double *cost, double out[64])
 {
     int p = (int)c->pipeline_model_parallel_size, n = p * (int)c->num_virtual_stages_per_pipeline_rank,
-        end[64] = {0};
+        end[64] = {0}, layer = 0;
     int of_rank[64] = {0};
-    double fixed[64] = {0}, beside = 0;
+    double beside = 0;
+    memset(out, 0, 64 * sizeof *out);
     for (int s = 0; s < n; s++) {
         int r = s < p || c->pipeline_schedule != PIPELINE_SCHEDULE_ZB_V ? s % p : 2 * p - 1 - s;
         of_rank[r] += layers[s];
-        fixed[r] += (s == 0 ? cost[0] : 0) + (s == n - 1 ? cost[2] : 0);
+        out[r] += (s == 0 ? cost[0] : 0) + (s == n - 1 ? cost[c->num_layers + 1] : 0);
+        for (int i = 0; i < layers[s]; i++)
+            out[r] += cost[1 + layer++];
         end[r] |= s == 0 || s == n - 1;
     }
-    for (int r = 0; r < p; r++) {
-        out[r] = fixed[r] + of_rank[r] * cost[1];
+    for (int r = 0; r < p; r++)
         beside += end[r] ? of_rank[r] : 0;
-    }
     qsort(out, (size_t)p, sizeof *out, downward);
     out[p] = beside;
 }
 
-/* Whether any split of `left` layers over the stages from s on is judged better than `best`. */
-static int better(const Config *c, int *layers, int s, int left, const double cost[3], const double *best)
+/* Whether any split of `left` layers over the stages from s on is judged better than `best` by the first
+ * `numbers` numbers. */
+static int better(const Config *c, int *layers, int s, int left, const double *cost, const double *best,
+                  int numbers)
 {
     int p = (int)c->pipeline_model_parallel_size, n = p * (int)c->num_virtual_stages_per_pipeline_rank;
     if (s == n - 1) {
         layers[s] = left;
         judge(c, layers, cost, costs);
-        for (int i = 0; i <= p; i++)
+        for (int i = 0; i < numbers; i++)
             if (fabs(costs[i] - best[i]) > 1e-12)
                 return costs[i] < best[i];
         return 0;
     }
     for (layers[s] = 0; layers[s] <= left; layers[s]++)
-        if (better(c, layers, s + 1, left - layers[s], cost, best))
+        if (better(c, layers, s + 1, left - layers[s], cost, best, numbers))
             return 1;
     return 0;
 }
 
-static void check_balance(const char *args, int p, const double cost[3])
+/* Compares the split with all others: by the cost of each rank and what lies beside the ends where all layers
+ * cost the same, by the largest cost where they do not (`same` 0): it may be a fifth above the least
+ * one. Returns the layout. */
+static const char *check_balance(const char *args, int p, const double *cost, int same)
 {
     Check k = resolve(args, p, USE_TRAIN);
     double mine[64];
     int layers[64];
     CHECK(!k.n && k.cfg->stages == 0, "%s: %s", args, listing(&k));
-    char *text = placement_balance(k.cfg, cost);
-    Config *c = config_with_layout(k.cfg, text);
+    const Config *c = placement_share_out(k.cfg, cost, "", NULL);
+    const char *text = c->pipeline_model_parallel_layout;
     check_whole(c, text);
     judge(c, c->stage_layers, cost, mine);
-    CHECK(!better(c, layers, 0, (int)c->num_layers, cost, mine),
-          "%s, cost %g %g %g: %s; better: largest %g, not %g", args, cost[0], cost[1], cost[2], text,
-          costs[0], mine[0]);
-    CHECK(c->pipeline_balance == PIPELINE_BALANCE_COUNT && !strcmp(c->pipeline_model_parallel_layout, text),
-          "%s", text);
+    mine[0] /= same ? 1 : 1.2;
+    CHECK(!better(c, layers, 0, (int)c->num_layers, cost, mine, same ? p + 1 : 1),
+          "%s, cost %g %g .. %g: %s; better: largest %g, not %g", args, cost[0], cost[1],
+          cost[c->num_layers + 1], text, costs[0], mine[0]);
+    CHECK(c->pipeline_balance == PIPELINE_BALANCE_COUNT, "%s", text);
     size_t size;
     char *saved = NULL;
     FILE *f = open_memstream(&saved, &size);
@@ -307,29 +314,55 @@ static void check_balance(const char *args, int p, const double cost[3])
               !memcmp(again.cfg->stage_layers, c->stage_layers, sizeof *layers * (size_t)c->stages),
           "%s: %s", text, listing(&again));
     free(saved);
-    free(text);
+    return text;
+}
+
+/* The layouts of p ranks: one stage a rank, a V, two stages in a loop. */
+static void check_balances(int p, int layers, const double *cost, int same)
+{
+    const char *base = textf("pipeline_balance=cost|num_layers=%d|pipeline_model_parallel_size=%d|"
+                             "global_batch_size=%d", layers, p, 2 * p);
+    check_balance(base, p, cost, same);
+    if (p < 4) {
+        check_balance(textf("%s|pipeline_schedule=zb-v", base), p, cost, same);
+        check_balance(textf("%s|num_virtual_stages_per_pipeline_rank=2", base), p, cost, same);
+    }
+    config_forget();
 }
 
 static void test_balance(void)
 {
+    double cost[LAYERS + 2];
     for (size_t i = 0; i < sizeof unit_costs / sizeof *unit_costs; i++)
         for (int layers = 1; layers <= 9; layers++)
             for (int p = 2; p <= 4; p++) {
-                const char *base =
-                    textf("pipeline_balance=cost|num_layers=%d|pipeline_model_parallel_size=%d|"
-                          "global_batch_size=%d",
-                          layers, p, 2 * p);
-                check_balance(base, p, unit_costs[i]);
-                if (p < 4) {
-                    check_balance(textf("%s|pipeline_schedule=zb-v", base), p, unit_costs[i]);
-                    check_balance(textf("%s|num_virtual_stages_per_pipeline_rank=2", base), p, unit_costs[i]);
-                }
-                config_forget();
+                for (int l = 0; l < layers + 2; l++)
+                    cost[l] = unit_costs[i][l == 0 ? 0 : l <= layers ? 1 : 2];
+                check_balances(p, layers, cost, 1);
             }
+    double many[510] = {[0] = 1000, [509] = 100};
+    for (int l = 1; l < 509; l++)
+        many[l] = 1;
     Check k = resolve("pipeline_balance=cost|num_layers=508|pipeline_model_parallel_size=2", 2, USE_TRAIN);
-    char *text = placement_balance(k.cfg, (const double[]){1000, 1, 100});
+    const char *text = placement_share_out(k.cfg, many, "", NULL)->pipeline_model_parallel_layout;
     CHECK(!k.n && !strcmp(text, "E|t*508L"), "%s", text);
-    free(text);
+}
+
+/* Layers that differ: dense ones first and others every second or third, and at random. */
+static void test_unequal(void)
+{
+    double cost[LAYERS + 2] = {1, 1, 1, 1, 5, 5, 5, 2};
+    const char *layout = check_balance("pipeline_balance=cost|num_layers=6|pipeline_model_parallel_size=3|"
+                                       "global_batch_size=6", 3, cost, 0);
+    CHECK(!strcmp(layout, "Et*4|t|tL"), "%s", layout);
+    for (int turn = 0; turn < 100; turn++)
+        for (int layers = 2; layers <= 9; layers++)
+            for (int p = 2; p <= 4; p++) {
+                for (int l = 0; l < layers + 2; l++)
+                    cost[l] = turn < 20 ? (l < turn % 4 ? 1 : 1 + turn / 4)
+                              : turn < 40 ? (l % (2 + turn % 2) ? 1 : 1 + turn / 8) : 1 + (double)draw(9);
+                check_balances(p, layers, cost, 0);
+            }
 }
 
 static void test_print(void)
@@ -363,6 +396,7 @@ int main(void)
     test_random_layouts();
     test_broken_layouts();
     test_balance();
+    test_unequal();
     test_print();
     return test_end();
 }

@@ -97,6 +97,17 @@ balanced() { # FIRST MIDDLE LAST: the layers of four stages, as a layout
     ! grep -qF "$layout" "$work/err" || fail "the split does not follow from the machine"
 }
 
+# layers with experts take longer than dense ones, in a prediction and in a measurement
+# shellcheck disable=SC2086
+for machine in '--machine a100-80gb' ''; do
+    "$TRAIN" plan "$work/gpt.yaml" --world 2 $machine pipeline_model_parallel_size=2 global_batch_size=8 \
+        pipeline_balance=cost num_layers=8 hidden_size=64 num_attention_heads=4 seq_length=64 vocab_size=100 \
+        ffn_hidden_size=64 num_moe_experts=8 moe_layer_freq=[0,0,0,0,0,0,1,1] moe_router_topk=8 \
+        moe_ffn_hidden_size=512 > "$work/out" 2> "$work/err" || fail "a plan with experts $machine"
+    grep -qE '^pipeline_balance cost.* layers [0-9.e-]+ to [0-9.e-]+, head .*: Et\*(5|6|7)\|t(\*[23])?L$' "$work/err" ||
+        fail "layers with experts count as dense ones $machine"
+done
+
 # without a machine there is nothing to explain; --calibrate writes over nothing that it has not written
 refused() { # WORDS ARGUMENT...
     words=$1
