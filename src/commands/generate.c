@@ -44,15 +44,15 @@ static int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, i
     return made;
 }
 
-/* Returns text [n] with every byte that is not UTF-8 replaced by U+FFFD: a model of bytes may stop
- * within a character. */
+/* Returns text [n] with every byte that is not UTF-8, and every byte 0, replaced by U+FFFD: a model of bytes
+ * may stop within a character, and strings of C end at a 0. */
 static char *valid_utf8(const char *text, size_t n)
 {
     char *out = xcalloc(3 * n + 1, 1), *to = out;
     while (n) {
         size_t k = 4 < n ? 4 : n;
         json_t *ok = NULL;
-        while (k && !(ok = json_stringn(text, k)))
+        while (k && (memchr(text, 0, k) || !(ok = json_stringn(text, k))))
             k--;
         memcpy(to, ok ? text : "\xEF\xBF\xBD", ok ? k : 3);
         to += ok ? k : 3;

@@ -207,6 +207,14 @@ says 0 '33 tensors' dump c.yaml -o grads.safetensors params_dtype=fp16
 ! grep -q warning out || { echo "dump warns of finite gradients"; bad=$((bad + 1)); }
 says 2 'change: fp8=none' experts c.yaml num_moe_experts=4 params_dtype=bf16 fp8=hybrid
 says 2 'change: a shorter prompt' generate c.yaml load=off --prompt "$(head -n 3 text.jsonl)" --tokens 5
+# a text goes on behind a byte 0, which JSON has as U+FFFD, and so do the run's samples
+for i in 1 2 3 4 5 6 7 8 9 10; do printf a; head -c 30 /dev/zero; done > zeros.txt
+"$TRAIN" tokenize zeros.txt -o zeros > tokenized 2>&1 || { cat tokenized; exit 1; }
+says 0 finished c.yaml save=zero data_path=zeros split="'1'" eval_interval=null train_iters=40 lr=1e-2 hidden_dropout=0 attention_dropout=0
+says 0 '"tokens":\[0,0,0\]' generate load=zero --prompt aa --tokens 3 --temperature 0 --json
+for file in out zero/samples.jsonl; do
+    sed 's/\xef\xbf\xbd/./g' $file | grep -q '"text":"\.\.\."' || { echo "$file ends at a byte 0"; bad=$((bad + 1)); }
+done
 # what standard output cannot take is not lost in silence
 "$TRAIN" plan c.yaml > /dev/full 2> out
 { [ $? = 5 ] && grep -q '^error.write. standard output.*; change: ' out; } || { echo "a full standard output"; bad=$((bad + 1)); }
