@@ -22,9 +22,13 @@ int host_memory_make(const char *name, int host, size_t bytes, const char *what)
     }
     if (fd < 0)                    /* no prefix, or a host where its folder does not exist */
         fd = memfd_create("gridiron-host", MFD_CLOEXEC);
-    if (fd < 0 || ftruncate(fd, (off_t)bytes))
+    /* all of it now: a page that the disk has no room for would be a SIGBUS later */
+    int why = fd < 0 ? errno : EINTR;
+    while (why == EINTR)
+        why = posix_fallocate(fd, 0, (off_t)bytes);
+    if (why)
         die(EXIT_RESOURCE, "shared-memory", "cannot make %s that the ranks of a host share: %s; "
-            "change: raise the limits on open files and file sizes (ulimit -n, -f), or free memory", what,
-            strerror(errno));
+            "change: raise the limits on open files and file sizes (ulimit -n, -f), or free memory and space "
+            "in TMPDIR", what, strerror(why));
     return fd;
 }
