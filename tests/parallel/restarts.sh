@@ -66,6 +66,12 @@ if [ -z "${1:-}" ]; then
     same data "$work/run" "before the first save"
     [ "$(restarted)" = 2 ] || fail "a death and a hang"
     grep -q 'goes on after the beginning' "$work/log" || fail "before the first save"
+    top=$PWD                                            # a folder whose name looks like an option, from its checkpoint
+    cd "$work" || exit 1
+    run 0 '1 F 5 0\n' 3 $data save=-run
+    grep -q 'goes on after iteration 3 at once' "$work/log" || fail "a name with a dash"
+    same data ./-run "a name with a dash"
+    cd "$top" || exit 1
     # before the first save of a run that begins with a checkpoint of another, or with its own empty folder: in place
     for from in "load=$work/data train_iters=18 save_interval=6" "load=$work/data finetune=true save_interval=6" "load=$work/run"; do
         case $from in
