@@ -105,6 +105,15 @@ static void rules_vocabulary(Check *k)
     DERIVE(vocab_size, ON1(tokenizer_type), 257);
     RULE(ON2(vocab_size, tokenizer_type), c->tokenizer_type == TOKENIZER_TYPE_BYTE && c->vocab_size != 257,
          "%ld, but tokenizer_type byte has 257 token ids; use 257 or tokenizer_type none", c->vocab_size);
+    RULE(ON2(null_tokenizer_eod_id, tokenizer_type),
+         !ABSENT(null_tokenizer_eod_id) && c->tokenizer_type != TOKENIZER_TYPE_NONE,
+         "%ld does not go with tokenizer_type byte, whose end-of-document is 256; leave it out",
+         c->null_tokenizer_eod_id);
+    RULE(ON3(null_tokenizer_eod_id, tokenizer_type, vocab_size),
+         !ABSENT(null_tokenizer_eod_id) && c->tokenizer_type == TOKENIZER_TYPE_NONE &&
+             c->null_tokenizer_eod_id >= c->vocab_size,
+         "%ld is none of the %ld token ids; use one below vocab_size", c->null_tokenizer_eod_id,
+         c->vocab_size);
     RULE(ON1(tokenizer_model), !ABSENT(tokenizer_model),
          "no tokenizer of this build reads a file; leave it out");
     if (check_usable(k, ON3(vocab_size, make_vocab_size_divisible_by, tensor_model_parallel_size)))

@@ -29,6 +29,7 @@ struct Loader {
                                       documents, for the thread alone */
     struct { int64_t first, n; const int32_t *tokens; } given; /* of loader_give */
     uint64_t fingerprint;
+    const char *endless;           /* what loader_endless returns */
     double waited;                 /* seconds blocked in loader_get */
 
     /* Batch q of a series of calls lies in slot q % SLOTS. The caller holds batch taken - 1; the thread
@@ -209,6 +210,20 @@ const Batch *loader_get(Loader *l, int64_t first, int64_t n)
     return &s->b;
 }
 
+/* Whether an end-of-document is among the first tokens of a corpus. */
+static int has_end(const Loader *l, const Corpus *c)
+{
+    char *why = NULL;
+    int64_t n = c->file[0].tokens < ENDS_WITHIN ? c->file[0].tokens : ENDS_WITHIN, i = 0;
+    int32_t *token = xcalloc((size_t)n + 1, sizeof *token);
+    if (!corpus_read(c, 0, 0, n, token, &why))
+        die(EXIT_DATA, "data", "%s: %s", l->key, why);
+    while (i < n && token[i] != l->eod)
+        i++;
+    free(token);
+    return i < n;
+}
+
 static void check_corpus(Loader *l, const Corpus *c)
 {
     char *why = NULL;
@@ -225,6 +240,8 @@ static void check_corpus(Loader *l, const Corpus *c)
         !corpus_fingerprint(c, &print, &why))
         die(EXIT_DATA, "data", "%s: %s", l->key, why);
     l->fingerprint = hash64(&print, sizeof print, l->fingerprint);
+    if ((l->reset_mask || l->reset_position || l->mask_eod) && !l->endless && !has_end(l, c))
+        l->endless = c->name;
 }
 
 /* What a split reads: key, its corpora, their shares (as split_parse reads them) and which share. */
@@ -335,6 +352,7 @@ int loader_give(Loader *l, int64_t first, int64_t n, const int32_t *tokens)
 double loader_wait_seconds(const Loader *l) { return l->waited; }
 int64_t loader_samples(const Loader *l) { return l->blend.samples; }
 int64_t loader_epochs(const Loader *l) { return blend_epochs(&l->blend); }
+const char *loader_endless(const Loader *l) { return l->endless; }
 int64_t loader_fingerprint(const Loader *l) { return (int64_t)(l->fingerprint >> 1); }
 
 int64_t loader_tokens(const Loader *l)

@@ -62,6 +62,11 @@ int64_t loader_samples(const Loader *l);       /* samples asked for, and the res
 int64_t loader_epochs(const Loader *l);        /* passes over the corpus; blend: the most used one */
 int64_t loader_tokens(const Loader *l);        /* tokens of one pass over this split of all corpora */
 
+/* Returns the name of a corpus that has no end-of-document among its first ENDS_WITHIN tokens although
+ * documents are told apart (reset_attention_mask, reset_position_ids, eod_mask_loss); NULL: there is none. */
+enum { ENDS_WITHIN = 1 << 20 };
+const char *loader_endless(const Loader *l);
+
 /* Returns a hash, at least 0, of the corpora's counts and of their first and last tokens, to compare between
  * hosts, and with that of the run before a resume. */
 int64_t loader_fingerprint(const Loader *l);

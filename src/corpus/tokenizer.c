@@ -32,8 +32,9 @@ const Tokenizer *tokenizer_open(const Config *cfg)
 {
     if (cfg->tokenizer_type == TOKENIZER_TYPE_NONE) {
         static Tokenizer none;             /* a process has one vocabulary */
-        none = (Tokenizer){
-            .name = "none", .vocab = (int32_t)cfg->vocab_size, .eod = (int32_t)cfg->vocab_size - 1};
+        int64_t eod = cfg->null_tokenizer_eod_id, vocab = cfg->vocab_size;
+        none = (Tokenizer){.name = "none", .vocab = (int32_t)vocab,
+                           .eod = (int32_t)(eod == CFG_ABSENT ? vocab - 1 : eod)};
         return &none;
     }
     if (cfg->vocab_size != byte.vocab)

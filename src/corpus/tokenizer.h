@@ -2,8 +2,8 @@
  * thread-safe.
  *
  *   byte  the 256 bytes, and 256 = <|endoftext|>; any bytes are text, a round trip is exact
- *   none  for a corpus of ids made elsewhere: it neither encodes nor decodes; end-of-document is the
- *         last id, as in GPT-2 */
+ *   none  for a corpus of ids made elsewhere: it neither encodes nor decodes; end-of-document is
+ *         null_tokenizer_eod_id, or the last id, as in GPT-2 */
 #ifndef TOKENIZER_H
 #define TOKENIZER_H
 #include "config.h"

@@ -7,6 +7,7 @@
 #include "memory_copies.h"
 #include "run_costs.h"
 #include "source.h"
+#include "tokenizer.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -139,6 +140,18 @@ int64_t start_samples(const Config *cfg, int64_t batch)
                ? batch : config_samples_after(cfg, config_iterations(cfg));
 }
 
+/* Says once, of the run's first corpora, that documents are told apart which have no ends. */
+static void warn_endless(const Config *cfg, const Run *r, const Loader *l)
+{
+    if (r->grid.rank || r->loader || !loader_endless(l))
+        return;
+    warn("%s has no end-of-document, id %d, among its first %d tokens, and reset_attention_mask, "
+         "reset_position_ids and eod_mask_loss go by these; change: %s", loader_endless(l),
+         tokenizer_open(cfg)->eod, ENDS_WITHIN,
+         cfg->tokenizer_type == TOKENIZER_TYPE_NONE ? "null_tokenizer_eod_id"
+                                                    : "tokenize without --no-append-eod");
+}
+
 Loader *start_loader(const Config *cfg, Run *r, Split split, int64_t samples)
 {
     Comm *all = &r->grid.all;
@@ -148,6 +161,7 @@ Loader *start_loader(const Config *cfg, Run *r, Split split, int64_t samples)
     all->wait(all, all->broadcast(all, &first, 1, I64, 0));
     all_ok(all, mine == first, EXIT_DATA, "data-differs",
            "this rank sees other bytes in a corpus than rank 0; change: give every host the same corpus");
+    warn_endless(cfg, r, l);
     return l;
 }
 

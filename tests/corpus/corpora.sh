@@ -90,5 +90,20 @@ does 2 'train_data_path: missing' c.yaml valid_data_path=b
 does 2 'eval_interval: .*valid_data_path, which is absent' c.yaml train_data_path=a
 does 0 'iteration +6/' c.yaml train_data_path=a $off save=none
 
+# documents are told apart by the id that is named; one that a corpus lacks is reported once
+ids="c.yaml data_path=ab split=2,1 vocab_size=300 tokenizer_type=none"
+lacks='warning: ab has no end-of-document, id 299, among its first .*; change: null_tokenizer_eod_id'
+for key in reset_attention_mask reset_position_ids eod_mask_loss; do
+    does 0 "$lacks" $ids $key=true save=lacks-$key
+    [ "$(grep -c warning out)" = 1 ] || { echo "$key: the warning comes again"; bad=$((bad + 1)); }
+    does 0 . $ids $key=true null_tokenizer_eod_id=256 save=ends-$key
+    ! grep warning out || { echo "$key: warned although 256 is there"; bad=$((bad + 1)); }
+    numbers lacks-$key > lacks
+    numbers ends-$key > ends
+    ! cmp -s lacks ends || { echo "$key does nothing"; bad=$((bad + 1)); }
+done
+does 0 . $ids save=plain
+! grep warning out || { echo "warned although documents are not told apart"; bad=$((bad + 1)); }
+
 echo "$bad wrong"
 [ $bad = 0 ]

@@ -505,6 +505,7 @@ static Config config(const char **path, int n)
     c.micro_batch_size = 2;
     c.seed = 1234;
     c.max_epochs = CFG_ABSENT;
+    c.null_tokenizer_eod_id = CFG_ABSENT;
     return c;
 }
 
@@ -546,7 +547,13 @@ static void test_loader(void)
                 cfg.reset_attention_mask = flags & 1;
                 cfg.reset_position_ids = flags >> 1 & 1;
                 cfg.eod_mask_loss = flags >> 2;
+                if (dp == 3) {         /* ids made elsewhere: end-of-document is the one that is named */
+                    cfg.tokenizer_type = TOKENIZER_TYPE_NONE;
+                    cfg.vocab_size = 300;
+                    cfg.null_tokenizer_eod_id = 256;
+                }
                 Loader *l = open_whole(&cfg, 500, r, dp);
+                CHECK(!loader_endless(l), "256 is not found");
                 int64_t n = 2 * dp, first = 0;
                 for (int step = 0; step < 12; step++, first += n) {
                     if (step == 7)
