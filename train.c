@@ -117,6 +117,12 @@ static void open_corpora(Training *t)
         warn("the training corpus holds other bytes than it did for the %ld iterations so far; change: "
              "nothing if it is meant so, else put the corpus back and load again",
              t->run.progress.iteration);
+    int64_t passes = t->run.checkpoint.passes;
+    if (passes && passes != loader_passes(t->run.loader) && speaks(t))
+        warn("samples come in another order than in the %ld iterations so far, because the run now needs "
+             "%ld epochs of its corpus: some come twice before others come; change: nothing if it is meant "
+             "so, else the length that the run had", t->run.progress.iteration,
+             loader_epochs(t->run.loader));
     open_valid(t);
 }
 

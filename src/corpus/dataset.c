@@ -396,6 +396,16 @@ int blend_read(const Blend *b, int64_t k, int64_t from, int64_t n, int32_t *out,
     return dataset_read(&b->set[i], b->which ? b->nth[k] : k, from, n, out, why);
 }
 
+uint64_t blend_passes(const Blend *b)
+{
+    uint64_t hash = HASH_SEED;
+    for (int i = 0; i < b->corpora; i++) {
+        int64_t passes[] = {b->set[i].epochs, b->set[i].separate};
+        hash = hash64(passes, sizeof passes, hash);
+    }
+    return hash;
+}
+
 int64_t blend_epochs(const Blend *b)
 {
     int64_t most = 0;

@@ -69,6 +69,10 @@ void blend_close(Blend *b);
  * index of its corpus (set may be NULL). Returns 0 and *why on a failing read. Thread-safe. */
 int blend_read(const Blend *b, int64_t k, int64_t from, int64_t n, int32_t *out, int *set, char **why);
 
+/* Returns a hash of what the number of samples needed does to their order: the epochs of each corpus, and
+ * whether the last one is shuffled by itself. */
+uint64_t blend_passes(const Blend *b);
+
 /* Returns the epochs of the corpus that has most. */
 int64_t blend_epochs(const Blend *b);
 #endif

@@ -352,6 +352,7 @@ int loader_give(Loader *l, int64_t first, int64_t n, const int32_t *tokens)
 double loader_wait_seconds(const Loader *l) { return l->waited; }
 int64_t loader_samples(const Loader *l) { return l->blend.samples; }
 int64_t loader_epochs(const Loader *l) { return blend_epochs(&l->blend); }
+int64_t loader_passes(const Loader *l) { return (int64_t)(blend_passes(&l->blend) >> 1); }
 const char *loader_endless(const Loader *l) { return l->endless; }
 int64_t loader_fingerprint(const Loader *l) { return (int64_t)(l->fingerprint >> 1); }
 

@@ -62,6 +62,10 @@ int64_t loader_samples(const Loader *l);       /* samples asked for, and the res
 int64_t loader_epochs(const Loader *l);        /* passes over the corpus; blend: the most used one */
 int64_t loader_tokens(const Loader *l);        /* tokens of one pass over this split of all corpora */
 
+/* Returns a hash, at least 0, of the passes over each corpus that the samples asked for need: with others the
+ * same corpora give their samples in another order. */
+int64_t loader_passes(const Loader *l);
+
 /* Returns the name of a corpus that has no end-of-document among its first ENDS_WITHIN tokens although
  * documents are told apart (reset_attention_mask, reset_position_ids, eod_mask_loss); NULL: there is none. */
 enum { ENDS_WITHIN = 1 << 20 };

@@ -116,6 +116,7 @@ typedef struct {
     int from_memory;           /* bool: run_load takes a copy in memory where that is the newest state */
     int64_t corpus;            /* fingerprint of the training corpus of the steps before the load; 0: not
                                 * known, or another corpus is asked for */
+    int64_t passes;            /* loader_passes of the same */
     json_t *huggingface;       /* family, special tokens of the weights' Hugging Face folder; NULL: none */
     const char *id;            /* id of the run that saves (run_directory.h); NULL: none */
     const char *dir;           /* the run directory; NULL: none */

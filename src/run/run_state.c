@@ -29,8 +29,10 @@ json_t *run_state(const Run *r)
         json_object_set(j, "huggingface", r->checkpoint.huggingface);
     if (r->spikes.good || r->spikes.nout)
         json_object_set_new(j, "spikes", spikes_state(&r->spikes));
-    if (r->loader)
+    if (r->loader) {
         json_object_set_new(j, "corpus", json_integer((json_int_t)loader_fingerprint(r->loader)));
+        json_object_set_new(j, "passes", json_integer((json_int_t)loader_passes(r->loader)));
+    }
     if (r->checkpoint.id)
         json_object_set_new(j, "run_id", json_string(r->checkpoint.id));
     free(text);
@@ -95,6 +97,7 @@ static void load_progress(Run *r, const json_t *state, const Config *saved, cons
     int same = !config_differs(r->cfg, saved, OPT_data_path) &&
                !config_differs(r->cfg, saved, OPT_train_data_path);
     r->checkpoint.corpus = same ? json_integer_value(json_object_get(state, "corpus")) : 0;
+    r->checkpoint.passes = same ? json_integer_value(json_object_get(state, "passes")) : 0;
     if (!config_same_batches(r->cfg, saved)) {
         p->batches.iteration = steps;
         p->batches.tokens += (p->consumed_samples - p->batches.samples) * saved->seq_length;

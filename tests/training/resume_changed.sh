@@ -22,6 +22,18 @@ run save=B train_iters=8 lr_decay_style=linear load=latest global_batch_size=1 s
 is "learning rates" "$(column B learning_rate)" "$(column A learning_rate)"
 is tokens "$(column B consumed_tokens)" "64 128 192 320 448 464 480 496 "
 
+# more passes over the corpus give its samples another order, which is told once, where it begins
+for i in 1 2 3 4 5 6 7 8 9; do echo "{\"text\": \"$i: a document of forty bytes or so, $((i * i * 37)).\"}"; done > small.jsonl
+"$TRAIN" tokenize small.jsonl -o small > /dev/null 2>&1
+order='^warning: samples come in another order than in the 3 iterations so far.* needs 3 epochs'
+run save=L data_path=small train_iters=2
+run save=L data_path=small train_iters=3 load=latest
+! grep 'another order' log || fail "one epoch has one order"
+run save=L data_path=small train_iters=12 load=latest exit_interval=6
+[ "$(grep -c "$order" log)" = 1 ] || fail "no word of another order"
+run save=L data_path=small train_iters=12 load=latest
+! grep 'another order' log || fail "told again"
+
 # WSD's closing decay has its iterations within a schedule of batch sizes, too
 run save=C train_iters=8 global_batch_size=null step_batch_size_schedule='0:1 128:4' lr_decay_style=WSD \
     lr_wsd_decay_style=linear lr_wsd_decay_iters=2
