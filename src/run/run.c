@@ -115,9 +115,10 @@ static int64_t visited(const Config *c, int layer)
 double run_flops_per_token(const Config *c)
 {
     int64_t Q = c->num_attention_heads * c->kv_channels, KV = c->num_query_groups * c->kv_channels;
+    int64_t keys = c->window_size && c->window_size < c->seq_length ? c->window_size : c->seq_length;
     double forward = cost_product(1, (double)c->vocab_size, (double)c->hidden_size);
     for (int layer = 0; layer < c->num_layers; layer++)
         forward += cost_product(1, (double)(2 * Q + 2 * KV + visited(c, layer)), (double)c->hidden_size) +
-                   cost_attention((double)c->seq_length, (double)Q);
+                   cost_attention((double)keys, (double)Q);
     return 3 * forward;
 }

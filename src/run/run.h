@@ -417,6 +417,6 @@ void run_traffic(const Grid *g, Traffic t[AXES]);
 
 /* FLOPs of a token's forward and backward: 6 for each weight of a matrix product (output layer included)
  * and 12 L A D S for attention, causal mask or not, as Megatron-LM and PaLM count (Chowdhery et al.
- * 2022, arXiv:2204.02311, app. B). */
+ * 2022, arXiv:2204.02311, app. B); window_size in the place of S where it is smaller. */
 double run_flops_per_token(const Config *cfg);
 #endif

@@ -207,6 +207,14 @@ static void check_active(void)
     double experts = 2 * 32 * (5 + 2 * 3 * 24 + 3 * 40.0);
     double want = 3 * (3 * attention + dense + 2 * experts + 2 * 32 * 100), got = run_flops_per_token(c);
     CHECK(got == want, "%.0f FLOPs of a token, %.0f by hand", got, want);
+    for (int window = 0; window < 32; window += 4) {       /* a token sees no key outside of its window */
+        Config narrow = *c;
+        narrow.window_size = window;
+        int keys = window && window < 16 ? window : 16;
+        want = got - 3 * 3 * 4.0 * (16 - keys) * 32;
+        CHECK(run_flops_per_token(&narrow) == want, "window %d: %.0f FLOPs of a token, %.0f by hand", window,
+              run_flops_per_token(&narrow), want);
+    }
 }
 
 /* Mixtral 8x7B: its published 46.7 billion parameters, 12.9 of them active, and a token's FLOPs by hand. */
