@@ -29,29 +29,37 @@ for size in 16k 256k 3m 9m 12m; do
     rc=$?
     [ $rc = 5 ] && [ "$(wc -l < "$work/log")" = 1 ] && grep -q '^error\[launch\] .* no room for .*; change: free space in it, or set TMPDIR' "$work/log" ||
         fail "$size in TMPDIR: code $rc"
+    TMPDIR=$work/tmp "$launch" -n 2 --restarts 5 "$work/tiny.yaml" save="$work/none" > "$work/log" 2>&1
+    rc=$?
+    [ $rc = 93 ] && [ "$(wc -l < "$work/log")" = 2 ] && grep -q '^restart 1 of 5: code 5, error\[launch\] .* no room for ' "$work/log" &&
+        grep -q '^error\[crash-loop\] died twice in the same way .*: error\[launch\] .* no room for ' "$work/log" ||
+        fail "$size in TMPDIR, started again: code $rc"
     gone tmp
 done
 
 ranks_of() { pgrep -f "^$TRAIN .*save=$1"; }
-# full WAY CODE STEPS -- TMPDIR becomes full in a job of so many steps; then WAY: the job ends with CODE
+# full WAY CODE STEPS [OPTION...] -- TMPDIR becomes full in a job of so many steps; then WAY: the job ends with CODE
 full() {
+    way=$1 code=$2 steps=$3
+    shift 3
     small 24m tmp
     rm -rf "$work/run"
-    TMPDIR=$work/tmp "$launch" -n 2 "$work/tiny.yaml" save="$work/run" train_iters=$3 sigterm_grace=1000 > "$work/log" 2>&1 &
+    TMPDIR=$work/tmp "$launch" -n 2 "$@" "$work/tiny.yaml" save="$work/run" train_iters=$steps save_interval=5 save_keep_last=2 \
+        sigterm_grace=1000 > "$work/log" 2>&1 &
     job=$!
     until [ -s "$work/run/metrics.jsonl" ] || ! kill -0 $job 2> /dev/null; do sleep 0.02; done
     # shellcheck disable=SC2046
-    [ "$1" != end ] || kill -STOP $(ranks_of "$work/run")     # it must not be over yet
+    [ $way != end ] || kill -STOP $(ranks_of "$work/run")     # it must not be over yet
     cat /dev/zero > "$work/tmp/fill" 2> /dev/null
-    case $1 in
+    case $way in
     # shellcheck disable=SC2046
     end)   kill -CONT $(ranks_of "$work/run") ;;
     death) kill -KILL "$(ranks_of "$work/run" | head -n 1)" ;;
-    *)     kill "-$1" $job ;;
+    *)     kill "-$way" $job ;;
     esac
     wait $job
     rc=$?
-    [ $rc = "$2" ] && ! grep -q 'I/O error\|Illegal number' "$work/log" || fail "$1 with a full TMPDIR: code $rc"
+    [ $rc = "$code" ] && ! grep -q 'I/O error\|Illegal number' "$work/log" || fail "$way with a full TMPDIR: code $rc"
     gone tmp
 }
 full USR1 75 1000000
@@ -59,6 +67,9 @@ full TERM 75 1000000
 full end 0 2000
 full death 7 1000000
 [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q '^error\[rank-lost\].* rank [01] tp .*died in .*; change: ' "$work/log" || fail "which rank died"
+full death 93 1000000 --restarts 9
+grep -q '^restart 1 of 9: code 7, error\[rank-lost\].* goes on after iteration [1-9][0-9]* at once' "$work/log" &&
+    grep -q '^restart 2 of 9: code 5, error\[launch\].* no room for .* goes on after iteration [1-9]' "$work/log" || fail "started again"
 
 # the disk of the run has no room for the flight record of a rank that died
 small 150k disk
