@@ -403,7 +403,7 @@ static void early_inputs(double room, int whole)
     Partition p;
     partition_search(&p, &u, 1, 0, 0, 60);
     CHECK(isfinite(p.makespan), "nothing fits into %g", room);
-    for (int improved = 0; improved < 2; improved++) {
+    for (int improved = 0; improved < 2 && isfinite(p.makespan); improved++) {
         double before = p.makespan;
         if (improved)
             partition_improve(&p, &u);
