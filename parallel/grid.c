@@ -85,7 +85,7 @@ int grid_host(const Grid *g) { return g->world > 1 ? comm_mpi_host() : 0; }
 
 int grid_cores(const Grid *g)
 {
-    int n = job_cores() / (g->world > 1 ? job_sharers() : 1);
+    int sharers = g->world == 1 ? 1 : job_here() ? job_sharers() : g->world, n = job_cores() / sharers;
     return n ? n : 1;
 }
 

@@ -107,7 +107,7 @@ void grid_nccl(Grid *g, Device *d, double timeout);
 void grid_close(Grid *g);
 
 /* Of an open grid, local: the number of cores that this rank should compute on. The cores that it may run on
- * are divided by the ranks of its host that may run on them as well; at least 1. */
+ * are divided by the ranks of its host that may run on them as well, in a plan by all ranks; at least 1. */
 int grid_cores(const Grid *g);
 int grid_host_ranks(const Grid *g);  /* ranks on this host */
 int grid_host_rank(const Grid *g);   /* this rank's place among them */
