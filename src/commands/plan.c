@@ -5,6 +5,7 @@
 #include "calibrate.h"
 #include "commands.h"
 #include "config_table.h"
+#include "file.h"
 #include "hints.h"
 #include "joint.h"
 #include "json_number.h"
@@ -389,10 +390,8 @@ static void command_calibrate(const Config *c, const char *path, int argc, char 
     if (!calibrate_may_write(path))
         die(EXIT_CONFIG, "machine", "%s is there, and --calibrate has not written it; change: --machine with "
             "another file, or remove this one", path);
-    char *slash, *folder = xstrdup(path);
-    if ((slash = strrchr(folder, '/')))
-        *(slash == folder ? slash + 1 : slash) = 0;
-    if (access(slash ? folder : ".", W_OK))            /* measuring takes a minute */
+    char *folder = file_parent(path);
+    if (access(folder, W_OK))                          /* measuring takes a minute */
         die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: --machine with a file that you may write",
             path, strerror(errno));
     free(folder);

@@ -437,10 +437,8 @@ static void commit(Job *j)
     }
     if (fd < 0 || !file_sync_close(fd, j->idx_tmp, why))
         give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s" FREE_SPACE, why));
-    char *dir = xstrdup(j->prefix), *slash = strrchr(dir, '/');
-    if (slash)
-        slash[slash == dir] = 0;
-    int folder = file_open_dir(AT_FDCWD, slash ? dir : ".", 0, why);
+    char *dir = file_parent(j->prefix);
+    int folder = file_open_dir(AT_FDCWD, dir, 0, why);
     if (folder < 0)
         give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: PREFIX", why));
     int locked = lock_names(j);
@@ -454,10 +452,8 @@ static void commit(Job *j)
 /* Creates the folder of PREFIX. */
 static int make_folder(const Job *j, char why[WHY])
 {
-    char *dir = xstrdup(j->prefix), *slash = strrchr(dir, '/');
-    if (slash)
-        *slash = 0;
-    int ok = !slash || slash == dir || file_make_dirs(dir, why);
+    char *dir = file_parent(j->prefix);
+    int ok = file_make_dirs(dir, why);
     free(dir);
     return ok;
 }

@@ -150,14 +150,19 @@ int file_sync_dir(int dir, const char *name, char why[WHY])
     return r < 0 ? file_errno(why, "cannot flush the folder %s", name) : 1;
 }
 
+char *file_parent(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return xstrdup(".");
+    return xasprintf("%.*s", (int)(slash == path ? 1 : slash - path), path);
+}
+
 /* Flushes the folder above path, which makes the name of a new folder durable. */
 static int sync_parent(const char *path, char why[WHY])
 {
-    char *up = xstrdup(path), *slash = strrchr(up, '/');
-    if (slash)
-        slash[slash == up] = 0;
-    const char *name = slash ? up : ".";
-    int fd = file_open_dir(AT_FDCWD, name, 0, why), ok = fd >= 0 && file_sync_dir(fd, name, why);
+    char *up = file_parent(path);
+    int fd = file_open_dir(AT_FDCWD, up, 0, why), ok = fd >= 0 && file_sync_dir(fd, up, why);
     if (fd >= 0)
         close(fd);
     free(up);

@@ -51,6 +51,8 @@ void file_drop_cache(int dir, const char *name);
 /* Flushes a folder to the disk: the names in it are durable afterwards. */
 int file_sync_dir(int dir, const char *name, char why[WHY]);
 
+/* Returns the folder that a path is in, on the heap: what stands before the last slash, or "/", or ".". */
+char *file_parent(const char *path);
 /* Creates a folder and the folders above it, mode 0777 less the umask. A folder that exists is no
  * error. */
 int file_make_dirs(const char *path, char why[WHY]);

@@ -118,18 +118,17 @@ static char *write_text(const Algorithms *a)
 
 void tuned_write(const Algorithms *a, const char *path)
 {
-    char why[WHY], *dir = xstrdup(path), *slash = strrchr(dir, '/');
+    char why[WHY], *dir = file_parent(path);
+    const char *slash = strrchr(path, '/');
     Algorithms all = {0};
-    if (slash)
-        slash[slash == dir] = 0;
-    int fd = file_open_dir(AT_FDCWD, slash ? dir : ".", 0, why);
+    int fd = file_open_dir(AT_FDCWD, dir, 0, why);
     if (fd >= 0)
         flock(fd, LOCK_EX); /* without locks another rank's entries may be lost: they are timed again */
     int ours = fd >= 0 && read_file(&all, path, why);
     for (int64_t i = 0; ours && i < a->n; i++)
         algorithms_add(&all, &a->list[i]);
     char *text = write_text(&all);
-    const char *name = slash ? path + (slash - dir) + 1 : path;
+    const char *name = slash ? slash + 1 : path;
     if (fd < 0 || (ours && !file_replace(fd, name, text, (int64_t)strlen(text), why)))
         warn("%s: %s; the algorithms that were found are not kept; change: a folder that can be written",
              path, why);
