@@ -119,7 +119,7 @@ typedef struct {
 } Split;
 
 #define ROUNDING (1 - 1e-12)   /* differences below are none */
-#define TRIED ((int64_t)1 << 26)   /* most layers to be moved by trial, in splits to descend from */
+#define TRIED ((int64_t)1 << 26)   /* stages to be looked at, about, from other splits */
 
 static void add_cost(Split *s, int stage, double cost)
 {
@@ -186,6 +186,14 @@ static void descend(Split *s)
     weigh(s);
 }
 
+/* Whether split a is better than b; both are weighed. */
+static int is_better(const Split *a, const Split *b)
+{
+    if (a->largest < b->largest * ROUNDING)
+        return 1;
+    return a->largest * ROUNDING <= b->largest && a->squares < b->squares * ROUNDING;
+}
+
 /* Makes the split better: descends, and again from each split that a layer given to another stage makes.
  * kept: [n] scratch. */
 static void improve(Split *s, int *kept)
@@ -194,17 +202,16 @@ static void improve(Split *s, int *kept)
     int64_t pairs = (int64_t)s->n * s->n;
     for (int64_t i = 0; i < pairs && i * pairs < TRIED; i++) {
         int from = (int)(i / s->n), to = (int)(i % s->n);
-        double largest = s->largest, squares = s->squares;
+        Split before = *s;
         if (from == to || !s->layers[from])
             continue;
         memcpy(kept, s->layers, (size_t)s->n * sizeof *kept);
         s->layers[from]--;
         s->layers[to]++;
         descend(s);
-        int as_large = s->largest >= largest * ROUNDING, larger = s->largest * ROUNDING > largest;
-        if (as_large && (larger || s->squares >= squares * ROUNDING)) {
+        if (!is_better(s, &before)) {
             memcpy(s->layers, kept, (size_t)s->n * sizeof *kept);
-            s->largest = largest, s->squares = squares;
+            *s = before;
         }
     }
 }

@@ -94,13 +94,13 @@ static void time_units(const Config *c, int units, double *took)
     Run r;
     run_open(&r, c, RUN_GRADIENT, 0, NULL);
     for (int round = 0; round < ROUNDS; round++) {
-        double this[KINDS + 2] = {0};
+        double this[KINDS + 2];
         data_begin(&r.params.data);
         model_begin(&r.model, &r.plan.lists[0].train, c->micro_batch_size, c->seq_length, 1);
         r.model.now.next_batch = some_tokens;
         r.model.now.batch_ctx = &batch;
         for (int u = 0; u < units; u++)
-            this[u] += timed(&r, model_forward, I_F, u);
+            this[u] = timed(&r, model_forward, I_F, u);
         for (int u = units - 1; u >= 0; u--)
             this[u] += timed(&r, model_backward, I_B, u);
         for (int u = 0; u < units; u++)

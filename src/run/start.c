@@ -140,7 +140,8 @@ int64_t start_samples(const Config *cfg, int64_t batch)
                ? batch : config_samples_after(cfg, config_iterations(cfg));
 }
 
-/* Says once, of the run's first corpora, that documents are told apart which have no ends. */
+/* Warns where documents are told apart and a corpus has no ends of documents: once, for the first split that
+ * a run opens. */
 static void warn_endless(const Config *cfg, const Run *r, const Loader *l)
 {
     if (r->grid.rank || r->loader || !loader_endless(l))
@@ -148,7 +149,7 @@ static void warn_endless(const Config *cfg, const Run *r, const Loader *l)
     warn("%s has no end-of-document, id %d, among its first %d tokens, and reset_attention_mask, "
          "reset_position_ids and eod_mask_loss go by these; change: %s", loader_endless(l),
          tokenizer_open(cfg)->eod, ENDS_WITHIN,
-         cfg->tokenizer_type == TOKENIZER_TYPE_NONE ? "null_tokenizer_eod_id"
+         cfg->tokenizer_type == TOKENIZER_TYPE_NONE ? "null_tokenizer_eod_id to the corpus's"
                                                     : "tokenize without --no-append-eod");
 }
 
