@@ -687,6 +687,8 @@ struct Device {
     void *impl;                /* state of the device: packing buffers, streams */
     uint64_t unit;             /* identifies the GPU; ranks with the same number share it; 0: the host */
     int late;                  /* bool: ops are asynchronous; the next step reads a step's results */
+    double *waited;            /* ms: where groups add what the ops of a late device wait for messages, by
+                                * stall; NULL: nowhere */
 
     /* take: returns device memory, zeroed; dies with EXIT_RESOURCE where there is too little. give:
      * frees it. owns: whether p lies in memory that the host must not touch; 0 on the CPU. left: bytes
@@ -741,6 +743,16 @@ struct Device {
     int64_t (*mark)(Device *d);
     double (*between)(Device *d, int64_t from, int64_t to);
     void (*mark_room)(Device *d, int n);
+    /* The time in which ops stand still. Only a late device has these. To *ms are added the ms by the
+     * device's clock from the end of the ops launched before stall to what stall_end comes behind: waits for
+     * others that were launched in between, and for the host where the device had nothing else to do. stalls
+     * returns how many have ended; stalls_wait(n) returns when those before the n-th have added their ms, and
+     * stall waits for some where the device is hundreds behind. One within another, or on a side stream, is
+     * none */
+    void (*stall)(Device *d, double *ms);
+    void (*stall_end)(Device *d);
+    int64_t (*stalls)(Device *d);
+    void (*stalls_wait)(Device *d, int64_t n);
     /* Host memory, zeroed and pinned, so that copies run at full speed */
     void *(*host_take)(Device *d, size_t bytes);
     void (*host_give)(Device *d, void *p, size_t bytes);

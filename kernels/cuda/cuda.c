@@ -372,6 +372,43 @@ static double cuda_between(Device *d, int64_t from, int64_t to)
     return (double)ms;
 }
 
+/* Adds the ms of stalls until n are known. */
+static void cuda_stalls_wait(Device *d, int64_t n)
+{
+    Cuda *c = cuda_of(d);
+    float ms;
+    BUG_ON(n > c->stalls);
+    for (; c->told < n; c->told++) {
+        const CudaStall *s = &c->stall[c->told % CUDA_STALLS];
+        cuda_await(d, s->at[1]);
+        CUDA_OK(cudaEventElapsedTime(&ms, s->at[0], s->at[1]));
+        *s->ms += (double)ms;
+    }
+}
+
+static void cuda_stall(Device *d, double *ms)
+{
+    Cuda *c = cuda_of(d);
+    if (c->stalling++ || c->ops)
+        return;
+    if (c->stalls - c->told == CUDA_STALLS)
+        cuda_stalls_wait(d, c->told + 1);
+    CudaStall *s = &c->stall[c->stalls % CUDA_STALLS];
+    s->ms = ms;
+    CUDA_OK(cudaEventRecord(s->at[0], c->compute));
+}
+
+static void cuda_stall_end(Device *d)
+{
+    Cuda *c = cuda_of(d);
+    BUG_ON(!c->stalling);
+    if (--c->stalling || c->ops)
+        return;
+    CUDA_OK(cudaEventRecord(c->stall[c->stalls++ % CUDA_STALLS].at[1], c->compute));
+}
+
+static int64_t cuda_stalls(Device *d) { return cuda_of(d)->stalls; }
+
 static void cuda_sync(Device *d)
 {
     Cuda *c = cuda_of(d);
@@ -464,7 +501,8 @@ void cuda_open(Device *d, Dtype real, int index)
                   .put = cuda_put, .get = cuda_get, .read_async = cuda_read_async,
                   .read_wait = cuda_read_wait, .snapshot = cuda_snapshot,
                   .wait_snapshots = cuda_wait_snapshots, .mark = cuda_mark, .between = cuda_between,
-                  .mark_room = cuda_mark_room,
+                  .mark_room = cuda_mark_room, .stall = cuda_stall, .stall_end = cuda_stall_end,
+                  .stalls = cuda_stalls, .stalls_wait = cuda_stalls_wait,
                   .host_take = cuda_host_take, .host_give = cuda_host_give, .sync = cuda_sync};
 #define X(name, params, names) d->name = cuda_##name;
     OPS(X)
@@ -478,6 +516,8 @@ void cuda_open(Device *d, Dtype real, int index)
     open_events(c->landed, 2, cudaEventDisableTiming);
     open_events(&c->before, 1, cudaEventDisableTiming);
     cuda_mark_room(d, DEVICE_MARKS);
+    for (int i = 0; i < CUDA_STALLS; i++)
+        open_events(c->stall[i].at, 2, cudaEventDefault);
     c->workspace = cuda_memory(CUDA_WORKSPACE);
     c->piece = pinned_memory(CUDA_PIECES * CUDA_PIECE);
     c->landing = pinned_memory(2 * CUDA_PIECE);
@@ -504,6 +544,8 @@ void cuda_close(Device *d)
     close_events(c->landed, 2);
     close_events(&c->before, 1);
     close_events(c->mark, c->mark_room);
+    for (int i = 0; i < CUDA_STALLS; i++)
+        close_events(c->stall[i].at, 2);
     CUDA_OK(cudaFree(c->workspace));
     CUDA_OK(cudaFreeHost(c->piece));
     CUDA_OK(cudaFreeHost(c->landing));

@@ -23,7 +23,7 @@ _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, in
 
 #define CUDA_PIECE ((size_t)1 << 20)   /* bytes of a pinned piece, the most of one copy of put or get */
 #define CUDA_WORDS ((size_t)4 << 10)   /* most bytes that read_async copies by a kernel */
-enum { CUDA_PIECES = 16, CUDA_TICKETS = 256 };
+enum { CUDA_PIECES = 16, CUDA_TICKETS = 256, CUDA_STALLS = 512 };
 enum { CUDA_OFFLOADS, CUDA_PREFETCHES, CUDA_ASIDE, CUDA_WAYS };
 enum { CUDA_FEW = 16 };                /* blocks of an op on the side stream: enough to fill the bus */
 
@@ -32,6 +32,9 @@ typedef struct { CudaRange *at; int n; } CudaRanges;
 
 /* A stream whose copies have tickets 0, 1, ...; event[t % CUDA_TICKETS] is recorded behind copy t. */
 typedef struct { cudaStream_t stream; cudaEvent_t event[CUDA_TICKETS]; int64_t tickets; } CudaCopies;
+
+/* A stretch in which ops may stand still: its moments, and where its ms go. */
+typedef struct { cudaEvent_t at[2]; double *ms; } CudaStall;
 
 typedef struct {
     int index;                         /* number of the GPU */
@@ -58,6 +61,9 @@ typedef struct {
     cudaEvent_t *mark;                 /* [mark_room] mark t is mark[t % mark_room]; these have times */
     int mark_room;
     int64_t marks;                     /* marks so far */
+    CudaStall stall[CUDA_STALLS];      /* stall n is stall[n % CUDA_STALLS]; its moments have times */
+    int64_t stalls, told;              /* stalls so far; those whose ms have been added */
+    int stalling;                      /* calls of stall that stall_end is due for */
     cudaEvent_t before;                /* end of the ops so far; recorded for each copy beside them */
     int unsettled;                     /* bool: `compute` does not wait yet for the last snapshot */
     void (*watch)(double waited);      /* see cuda_watch */

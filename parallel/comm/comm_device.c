@@ -73,10 +73,15 @@ static void device_barrier(Comm *c)
 static void device_wait(Comm *c, Token t)
 {
     DeviceGroup *g = of(c);
+    double *waited = g->dev->waited;
+    if (waited)
+        g->dev->stall(g->dev, waited);
     if (t >= 0)
         g->host.wait(&g->host, t);
     else if (g->number[-t % DEVICE_TOKENS] >= -t)
         g->finish(g, -t);
+    if (waited)
+        g->dev->stall_end(g->dev);
 }
 
 static void device_close(Comm *c)

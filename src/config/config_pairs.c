@@ -53,8 +53,6 @@ static int shares_data(const Config *c)
          !c->deterministic_mode && c->sdc_rerun && c->device == DEVICE_CUDA &&                               \
              c->attention_backend != ATTENTION_BACKEND_FLASH,                                                \
          "cuDNN's attention has other bits when a step runs again: use true, or sdc_rerun false")            \
-    PAIR(straggler_threshold, device, c->straggler_threshold > 0 && c->device == DEVICE_CUDA,                \
-         "own times of a GPU are not measured, the host only launches: use 0, or cpu")                       \
     PAIR(fp8, params_dtype,                                                                                  \
          c->fp8 != FP8_NONE && c->params_dtype != PARAMS_DTYPE_BF16 && c->params_dtype != PARAMS_DTYPE_FP16, \
          "use bf16")                                                                                         \

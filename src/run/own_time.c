@@ -53,9 +53,9 @@ void own_end(OwnTime *o, OwnPhase phase)
     o->own.idle[phase] += idle;
 }
 
-static OwnPhase phase_of(const Instr *i)
+OwnPhase own_phase(InstrKind op)
 {
-    switch (i->op) {
+    switch (op) {
     case I_F: return OWN_FORWARD;
     case I_B:
     case I_D:
@@ -75,10 +75,21 @@ void own_instr(OwnTime *o, const Instr *i, double start, double end, double load
     double mine = own * share, mine_idle = (o->rest_idle + idle) * share;
     loading = fmin(loading, mine);
     o->own.took[OWN_DATA] += loading;
-    o->own.took[phase_of(i)] += mine - loading;
-    o->own.idle[phase_of(i)] += fmax(0, mine_idle - loading);
+    o->own.took[own_phase(i->op)] += mine - loading;
+    o->own.idle[own_phase(i->op)] += fmax(0, mine_idle - loading);
     o->rest = own - mine;
     o->rest_idle = o->rest_idle + idle - mine_idle;
+}
+
+void own_device(OwnTime *o, const double *ran, const DeviceWaits *waits)
+{
+    if (!o->on)
+        return;
+    for (int p = 0; p < OWN_PHASES; p++) {
+        double others = waits->message[p] + (p == OWN_FORWARD ? waits->loader : 0);
+        o->own.took[p] += fmax(0, ran[p] - others) * 1e-3;
+    }
+    o->own.took[OWN_DATA] += waits->loader * 1e-3;
 }
 
 /* ---- exchange ---- */
@@ -93,9 +104,9 @@ static int group_index(const char *name)
 }
 
 /* Adds what a group has done so far to those of its name. */
-static void add_group(void *sums, Comm *c)
+static void add_group(void *totals, Comm *c)
 {
-    GroupSum *g = (GroupSum *)sums + group_index(c->name);
+    GroupSum *g = &((GroupTotals *)totals)->of[group_index(c->name)];
     CommStats s = comm_stats(c);
     g->waited += s.waited;
     g->busy += s.busy;
@@ -103,15 +114,20 @@ static void add_group(void *sums, Comm *c)
     g->members = c->stats ? 1 : g->members;        /* a group of one counts nothing */
 }
 
-/* Writes this rank's numbers for the sum. */
-static void put_groups(OwnTime *o, Grid *g, GroupSum *to)
+void own_groups(Grid *g, GroupTotals *now)
 {
-    GroupSum all[GROUPS] = {{0}};
-    grid_each(g, add_group, all);
-    for (int i = 0; i < GROUPS; i++)
-        to[i] = (GroupSum){all[i].waited - o->before[i].waited, all[i].busy - o->before[i].busy,
-                           all[i].bytes - o->before[i].bytes, all[i].members};
-    memcpy(o->before, all, sizeof all);
+    *now = (GroupTotals){{{0}}};
+    grid_each(g, add_group, now);
+}
+
+/* Writes this rank's numbers for the sum. */
+static void put_groups(OwnTime *o, const GroupTotals *now, GroupSum *to)
+{
+    for (int i = 0; i < GROUPS; i++) {
+        const GroupSum *n = &now->of[i], *b = &o->before.of[i];
+        to[i] = (GroupSum){n->waited - b->waited, n->busy - b->busy, n->bytes - b->bytes, n->members};
+    }
+    o->before = *now;
 }
 
 /* Means over the ranks that are members of such a group. */
@@ -126,11 +142,11 @@ static void take_groups(OwnTime *o, const GroupSum *sum)
     }
 }
 
-OwnSum *own_exchange(OwnTime *o, Metrics *m, Grid *g, int all_own)
+OwnSum *own_exchange(OwnTime *o, const GroupTotals *now, Metrics *m, Grid *g, int all_own)
 {
     GroupSum *groups = (GroupSum *)(o->sum + METRIC_COUNT);
     OwnSum *own = (OwnSum *)(o->sum + METRIC_COUNT + OWN_GROUP_NUMBERS);
-    put_groups(o, g, groups);
+    put_groups(o, now, groups);
     if (all_own) {
         memset(own, 0, (size_t)g->world * sizeof *own);
         own[g->rank] = o->own;

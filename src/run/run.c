@@ -50,7 +50,7 @@ static void open_values(Run *r)
         int gpu = c->device == DEVICE_CUDA, absent = isnan(c->straggler_threshold);
         double threshold = !absent ? c->straggler_threshold : gpu ? 0 : STRAGGLER_THRESHOLD;
         trace_start(&r->trace, &r->grid);
-        straggler_open(&r->straggler, &r->grid, threshold, !absent);
+        straggler_open(&r->straggler, &r->grid, threshold, !absent, r->gpu.sharing);
         own_open(&r->own, r->grid.world, r->straggler.on,
                  !gpu || c->distributed_backend != DISTRIBUTED_BACKEND_NCCL);
     }

@@ -60,6 +60,9 @@ typedef struct {
     int64_t consumed_samples;  /* before the step */
     int64_t begin, end;        /* the device's marks, before the step's first op and behind its last op */
     int spans;                 /* instructions in RunFlight.span */
+    GroupTotals groups;        /* at the end of its launch */
+    DeviceWaits waits;         /* of a late device, where own times are measured */
+    int64_t stalls;            /* Device.stalls: all of `waits` are among them */
     Limits limits;             /* a step above them is a spike */
 } Launched;
 #define STEPS_OPEN 2

@@ -38,13 +38,22 @@ static void stage_tied(void *run, const Instr *i)
     data_tied(data_of(run));
 }
 
+/* The step that is launched now. */
+static Launched *launching(Run *r) { return &r->flight.step[r->flight.launched % STEPS_OPEN]; }
+
 /* Microbatch mb of the list that runs now. */
 static const Batch *next_batch(void *run, int mb)
 {
     Run *r = run;
     int64_t n = r->cfg->micro_batch_size * r->grid.size[AXIS_DP];
     int64_t first = r->step.source_first + r->step.shift + mb * n;
-    return r->step.source ? loader_get(r->step.source, first, n) : NULL;
+    int stalls = r->dev.waited != NULL;
+    if (stalls)
+        r->dev.stall(&r->dev, &launching(r)->waits.loader);
+    const Batch *b = r->step.source ? loader_get(r->step.source, first, n) : NULL;
+    if (stalls)
+        r->dev.stall_end(&r->dev);
+    return b;
 }
 
 /* ---- the end of a step ---- */
@@ -191,15 +200,23 @@ static void span_end(Run *r, InstrKind op)
     int64_t end = r->dev.mark(&r->dev);
     f->span[at * most + s->spans++] = (InstrSpan){op, r->step.mark, end};
     r->step.mark = end;
+    r->dev.waited = NULL;
 }
 
 static void add_spans(Run *r, const Launched *s, Metrics *m)
 {
     int64_t first = (s - r->flight.step) * step_instructions(r);
+    double ran[OWN_PHASES] = {0};
     for (int i = 0; i < s->spans; i++) {
         const InstrSpan *x = &r->flight.span[first + i];
-        add_ms(m, x->op, r->dev.between(&r->dev, x->begin, x->end));
+        double ms = r->dev.between(&r->dev, x->begin, x->end);
+        add_ms(m, x->op, ms);
+        ran[own_phase(x->op)] += ms;
     }
+    if (!s->spans)
+        return;
+    r->dev.stalls_wait(&r->dev, s->stalls);
+    own_device(&r->own, ran, &s->waits);
 }
 
 /* Adds an instruction's time to the step's metrics, and to the timeline when one is recorded. */
@@ -213,7 +230,8 @@ static void mark(void *run, const Instr *i, double start, double end)
     if (r->trace.on)
         trace_instr(&r->trace, i, start, end);
     double waited = waited_for_data(r);
-    own_instr(&r->own, i, start, end, waited - r->step.loader_waited);
+    if (!r->flight.span)
+        own_instr(&r->own, i, start, end, waited - r->step.loader_waited);
     r->step.loader_waited = waited;
     flight_mark(start, end);
 }
@@ -226,8 +244,11 @@ static void note(void *run, const Instr *i)
     snprintf(text, sizeof text, "%s of iteration %lld", what, (long long)r->progress.iteration + 1);
     flight_instr(i, r->progress.iteration + 1);
     comm_note(text);
-    if (r->flight.span && r->step.metrics && computes(i->op))
-        r->step.mark = r->dev.mark(&r->dev);
+    if (!r->flight.span || !r->stage.mark || !computes(i->op))
+        return;
+    r->step.mark = r->dev.mark(&r->dev);
+    if (r->own.on && !r->dev.waited)   /* as span_end: F's of an F and a B by turns */
+        r->dev.waited = &launching(r)->waits.message[own_phase(i->op)];
 }
 
 void step_open(Run *r)
@@ -316,7 +337,7 @@ void run_step(Run *r, const Metrics *so_far)
 {
     const Config *c = r->cfg;
     RunProgress *p = &r->progress;
-    Launched *s = &r->flight.step[r->flight.launched % STEPS_OPEN];
+    Launched *s = launching(r);
     Metrics *m = &s->m;
     int64_t batch = config_batch_at(c, p->consumed_samples);
     BUG_ON(run_open_steps(r) == STEPS_OPEN);
@@ -355,6 +376,8 @@ void run_step(Run *r, const Metrics *so_far)
     if (c->sdc_check_interval && p->iteration % c->sdc_check_interval == 0)
         sdc_seal(r);
     s->end = r->dev.mark(&r->dev);
+    own_groups(&r->grid, &s->groups);
+    s->stalls = r->flight.span ? r->dev.stalls(&r->dev) : 0;
 }
 
 int run_open_steps(const Run *r) { return (int)(r->flight.launched - r->flight.collected); }
@@ -406,7 +429,11 @@ void run_collect(Run *r, Metrics *m)
         kept_write(r, m, s->consumed_samples, s->limits, NULL);
 }
 
-void run_reduce(Run *r, Metrics *m) { straggler_step(&r->straggler, &r->own, m, &r->grid); }
+void run_reduce(Run *r, Metrics *m)
+{
+    const Launched *s = &r->flight.step[(r->flight.collected - 1) % STEPS_OPEN];
+    straggler_step(&r->straggler, &r->own, &s->groups, m, &r->grid);
+}
 
 double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, int64_t done), void *ctx)
 {

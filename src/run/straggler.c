@@ -5,23 +5,32 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Why a rank's own time is not known. */
+enum { SEES, SHARES_CORES, SHARES_GPU };
+static const char *const why_blind[] = {
+    [SHARES_CORES] = "a host has more ranks than cores, and its kernel does not tell how long each waits for "
+                     "a core (/proc/thread-self/schedstat)",
+    [SHARES_GPU] = "several ranks share a GPU, which does not tell whose work takes its time"};
+
 /* What a rank tells the others at the start. */
 typedef struct {
     char host[60];
-    int32_t blind;                 /* bool: cores are shared, and nothing tells who waits for one */
+    int32_t blind;                 /* SEES or why not */
 } Place;
 
-static int hosts_of(Straggler *s, Grid *g)
+/* Names the hosts. Returns SEES, or why the ranks cannot be compared. */
+static int hosts_of(Straggler *s, Grid *g, int sharing)
 {
-    Place mine = {.blind = !comm_cores_suffice() && !pace_knows_cores()};
+    int cores = !sharing && !comm_cores_suffice() && !pace_knows_cores();
+    Place mine = {.blind = cores ? SHARES_CORES : sharing > 1 ? SHARES_GPU : SEES};
     Place *all = xcalloc((size_t)g->world, sizeof *all);
     Comm *c = &g->all;
-    int blind = 0;
+    int blind = SEES;
     gethostname(mine.host, sizeof mine.host - 1);
     c->wait(c, c->all_gather(c, all, &mine, sizeof mine / sizeof(int32_t), I32));
     for (int r = 0; r < g->world; r++) {
         snprintf(s->host[r], sizeof s->host[r], "%.*s", (int)sizeof all[r].host, all[r].host);
-        blind |= all[r].blind;
+        blind = all[r].blind > blind ? all[r].blind : blind;
     }
     free(all);
     return blind;
@@ -38,7 +47,7 @@ static void places_of(Straggler *s, const Grid *g)
     }
 }
 
-void straggler_open(Straggler *s, Grid *g, double threshold, int explicit)
+void straggler_open(Straggler *s, Grid *g, double threshold, int explicit, int sharing)
 {
     size_t n = (size_t)g->world;
     *s = (Straggler){.skip = 1};
@@ -47,14 +56,14 @@ void straggler_open(Straggler *s, Grid *g, double threshold, int explicit)
     s->work = xcalloc(n, sizeof *s->work);
     s->host = xcalloc(n, sizeof *s->host);
     s->where = xcalloc(n, sizeof *s->where);
-    s->on = !hosts_of(s, g);
+    int blind = hosts_of(s, g, sharing);
+    s->on = blind == SEES;
     if (!s->on && explicit)
-        all_ok(&g->all, 0, EXIT_RESOURCE, "straggler", "straggler_threshold needs to know how long a rank "
-               "waits for a core, because a host has more ranks than cores, and its kernel has no "
-               "/proc/thread-self/schedstat; change: straggler_threshold=0, or fewer ranks a host");
+        all_ok(&g->all, 0, EXIT_RESOURCE, "straggler", "straggler_threshold compares what ranks take for "
+               "their own work, but %s; change: straggler_threshold=0, or fewer ranks a host",
+               why_blind[blind]);
     if (!s->on && !g->rank)
-        warn("slow ranks are not looked for: a host has more ranks than cores, and its kernel does not tell "
-             "how long each waits for a core (schedstat)");
+        warn("slow ranks are not looked for: %s", why_blind[blind]);
     places_of(s, g);
     if (s->on && !g->rank)
         judge_open(&s->judge, g->world, threshold, s->work);
@@ -107,11 +116,11 @@ static void judge(Straggler *s, OwnSum *own)
     }
 }
 
-void straggler_step(Straggler *s, OwnTime *o, Metrics *m, Grid *g)
+void straggler_step(Straggler *s, OwnTime *o, const GroupTotals *now, Metrics *m, Grid *g)
 {
     /* the lengths of earlier steps are reduced, so that all ranks end the interval together */
     int ends = s->on && ++s->steps >= INTERVAL_STEPS && s->ms >= INTERVAL_MS * 3 / 4.;
-    OwnSum *own = own_exchange(o, m, g, ends);
+    OwnSum *own = own_exchange(o, now, m, g, ends);
     s->ms += m->elapsed_ms;
     if (!ends)
         return;

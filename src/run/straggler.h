@@ -79,10 +79,11 @@ typedef struct {
 
 /* Collective over g->all.
  *   threshold  in  global; 0: ranks are not compared
- *   explicit   in  global  bool: the user asked for it */
-void straggler_open(Straggler *s, Grid *g, double threshold, int explicit);
+ *   explicit   in  global  bool: the user asked for it
+ *   sharing    in          ranks on this rank's GPU, itself included; 0: it computes on the CPU */
+void straggler_open(Straggler *s, Grid *g, double threshold, int explicit, int sharing);
 void straggler_close(Straggler *s);
 /* Reduces a step's metrics as own_exchange, and at the end of an interval compares the ranks; rank 0 warns of
  * those that are newly slow. Collective over g->all. */
-void straggler_step(Straggler *s, OwnTime *o, Metrics *m, Grid *g);
+void straggler_step(Straggler *s, OwnTime *o, const GroupTotals *now, Metrics *m, Grid *g);
 #endif

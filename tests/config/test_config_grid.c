@@ -140,7 +140,6 @@ static const struct { const char *a, *b, *args, *mend; int world, others;
     {"cpu_offloading_num_layers", "recompute_granularity",
      "cpu_offloading_num_layers=1|recompute_granularity=full|recompute_method=uniform|recompute_num_layers=1",
      "cpu_offloading_num_layers=0", 1, 0},
-    {"straggler_threshold", "device", "straggler_threshold=0.2|device=cuda", "straggler_threshold=0", 1, 0},
     {"loss_scale", "params_dtype", "loss_scale=8", "params_dtype=fp16", 1, 0},
     {"finetune", "load", "finetune=true", "load=x", 1, 0},
     {"save_retain_interval", "save_interval", "save_retain_interval=4", "save_interval=2", 1, 0},

@@ -1,7 +1,7 @@
 #!/bin/sh
 # tests/cuda/cuda_layouts.sh [short|long|only PATTERN|drop] -- runs with `device: cuda` on the emulated GPU against the same
 # runs on the CPU: three steps, each loss within 1e-5 and each gradient norm within 1e-4 in F32; within 1e-3 and 1e-2 in BF16;
-# the routers' entropies and balance losses as the norm;
+# the routers' entropies and balance losses as the norm; the bytes of each group in the last step the same;
 # the same in FP8, but with experts 5e-3 and 5e-2. `train verify` of two ranks ends well, too.
 #   short   a few layouts, one order of the streams each (default)
 #   long    all layouts, SEEDS orders each (default 20)
@@ -182,6 +182,9 @@ numbers() {
     sed -nE 's/.*"lm_loss": *([^,}]*).*"grad_norm": *([^,}]*).*"moe_aux_loss": *([^,}]*).*"moe_router_entropy": *([^,}]*).*/\1 \2 \4 \3/p; t
         s/.*"lm_loss": *([^,}]*).*"grad_norm": *([^,}]*).*/\1 \2/p' "$1/metrics.jsonl" | sed 's/ null$//'
 }
+# the bytes that the groups brought to their operations in the last step, without the world's, which also starts and ends a
+# run, and those of experts, which go by choices
+bytes() { tail -n 1 "$1/metrics.jsonl" | grep -oE '"[a-z-]*": [{]"wait_ms[^}]*' | sed -E '/"(world|e[a-z]*)"/d; s/"wait_ms.*"bytes"//'; }
 train() { # PROGRAM DIRECTORY RANKS options: trains into DIRECTORY
     program=$1 dir=$2 ranks=$3
     shift 3
@@ -189,7 +192,10 @@ train() { # PROGRAM DIRECTORY RANKS options: trains into DIRECTORY
     case $* in *mxfp8*) capability=100 ;; *) capability=90 ;; esac
     EMULATION_CAPABILITY=$capability TRAIN=$program timeout 300 scripts/launch -n "$ranks" "$work/tiny.yaml" "save=$dir" "$@" > "$work/log" 2>&1
 }
-compare() { # CPU-DIRECTORY GPU-DIRECTORY LOSS NORM: losses agree to LOSS, norms to NORM, relative
+compare() { # CPU-DIRECTORY GPU-DIRECTORY LOSS NORM: losses agree to LOSS, norms to NORM, relative; groups move the same bytes
+    bytes "$1" > "$work/a"
+    bytes "$2" > "$work/b"
+    cmp -s "$work/a" "$work/b" || return 1
     numbers "$1" > "$work/a"
     numbers "$2" > "$work/b"
     paste -d' ' "$work/a" "$work/b" | awk -v loss="$3" -v norm="$4" '

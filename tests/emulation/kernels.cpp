@@ -7,7 +7,9 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -458,6 +460,20 @@ static void count_launch(const char *kernel)
         launches[kernel]++;
 }
 
+/* EMULATION_SLOW=RANK:KERNEL:FROM:US: on rank RANK each launch of a kernel whose name has KERNEL in it takes
+ * US microseconds longer, from the FROM-th of them on. Returns how much longer this one takes. */
+static useconds_t slower(const char *kernel)
+{
+    static long rank = -1, from, us, seen;
+    static char part[64];
+    static const char *option = getenv("EMULATION_SLOW");
+    if (option && rank < 0 && sscanf(option, "%ld:%63[^:]:%ld:%ld", &rank, part, &from, &us) != 4)
+        emulation_fail("EMULATION_SLOW=%s is not RANK:KERNEL:FROM:US", option);
+    if (!option || rank != (long)emulation_option("OMPI_COMM_WORLD_RANK", 0) || !strstr(kernel, part))
+        return 0;
+    return ++seen >= from ? (useconds_t)us : 0;
+}
+
 void emulation_launch(const char *kernel, const void *function, dim3 grid, dim3 block, size_t shared_bytes,
                       cudaStream_t s, std::function<void()> thread, const char *file, int line)
 {
@@ -476,5 +492,9 @@ void emulation_launch(const char *kernel, const void *function, dim3 grid, dim3 
         emulation_fail("%s:%d: kernel %s launched with %zu bytes of shared memory, allowed are %zu "
                        "(cudaFuncSetAttribute)", file, line, kernel, shared_bytes, most);
     count_launch(kernel);
-    emulation_enqueue(s, kernel, [=]() mutable { run_grid(kernel, grid, block, shared_bytes, &thread); });
+    useconds_t longer = slower(kernel);
+    emulation_enqueue(s, kernel, [=]() mutable {
+        run_grid(kernel, grid, block, shared_bytes, &thread);
+        usleep(longer);
+    });
 }

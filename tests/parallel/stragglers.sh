@@ -1,8 +1,9 @@
 #!/bin/sh
-# tests/parallel/stragglers.sh [N] -- a rank that is slower than the others in forward, backward or all of a step: one
+# tests/parallel/stragglers.sh [N|cuda] -- a rank that is slower than the others in forward, backward or all of a step: one
 # warning names the rank and the phase, metrics.jsonl lists it. Ranks are some times slower, and the threshold is high, so
 # that a busy machine changes nothing. With N: that many jobs over all axes, with a random rank that is 20 % slower for
-# 20 steps, the usual threshold, and as many jobs again with no slow rank. N needs a quiet machine.
+# 20 steps, the usual threshold, and as many jobs again with no slow rank. N needs a quiet machine. cuda: on the emulated
+# device, one of whose kernels takes longer on one rank, from its 160th launch on.
 set -u
 work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults
 . tests/tiny.sh
@@ -43,7 +44,12 @@ job() {
     # shellcheck disable=SC2086
     FAULT="$rank $site 69 $percent slow" FAULT_DIR=$dir TRAIN=$faulty timeout $((280 * ${SLOW:-1})) "$launch" -n "$ranks" "$work/$config.yaml" \
         $settings "$@" save="$dir/run" > "$dir/log" 2>&1
-    rc=$?
+    judge_job $?
+}
+
+# judge_job CODE -- what is wrong with the job that job or gpu_job has run
+judge_job() {
+    rc=$1
     grep '^warning: straggler' "$dir/log" > "$dir/found"
     if [ $rc != 0 ]; then
         echo "$layout: code $rc" && tail -n 3 "$dir/log"
@@ -58,7 +64,28 @@ job() {
     rm -rf "$dir/run"
 }
 
-if [ "${1:-}" ]; then
+# gpu_job LAYOUT RANK KERNEL FROM SETTING...
+gpu_job() {
+    layout=$1 rank=$2 site=$3 from=$4 dir=$(mktemp -d "$work/XXXXXX"); shift 4
+    ranks=${layout%% *} phase=backward
+    case $site in *_fwd) phase=forward ;; esac
+    # shellcheck disable=SC2086
+    EMULATION_SLOW=$rank:$site:$from:40000 TRAIN=$EMULATED/train timeout $((280 * ${SLOW:-1})) "$launch" -n "$ranks" "$work/gpu.yaml" \
+        ${layout#* } "$@" save="$dir/run" > "$dir/log" 2>&1
+    judge_job $?
+}
+
+if [ "${1:-}" = cuda ]; then
+    tiny "$work/gpu.yaml" model.hidden_size=16 model.seq_length=8 train.global_batch_size=4 train.train_iters=64 \
+        optimizer.lr=0.001 precision.device=cuda precision.cublaslt_tune=1 fault.straggler_threshold=1
+    gpu_job "$(sed -n 7p "$work/layouts")" 2 k_act_bwd 160
+    gpu_job "$(sed -n 2p "$work/layouts")" 1 k_plain_fwd 160
+    gpu_job "$(sed -n 4p "$work/layouts")" 0 k_act_bwd 160 distributed_backend=staged
+    gpu_job "$(sed -n 1p "$work/layouts")" -1 none 0
+    EMULATION_DEVICES=1 TRAIN=$EMULATED/train "$launch" -n 2 "$work/gpu.yaml" distributed_backend=staged save="$work/run" > "$work/log" 2>&1
+    [ $? = 5 ] && grep -q 'several ranks share a GPU, which .*; change: straggler_threshold=0' "$work/log" ||
+        { echo 'ranks of one GPU are compared'; cat "$work/log"; } >> "$work/failed"
+elif [ "${1:-}" ]; then
     i=0
     while [ $i -lt "$1" ]; do
         i=$((i + 1))
