@@ -297,6 +297,22 @@ static void test_own_idle(void)
     own_close(&o);
 }
 
+/* Of a device that runs late: the waits of each phase are its own, the loader's a forward's. */
+static void test_own_device(void)
+{
+    OwnTime o;
+    double ran[OWN_PHASES] = {[OWN_FORWARD] = 30, [OWN_BACKWARD] = 50, [OWN_OPTIMIZER] = 7};
+    DeviceWaits w = {.message = {[OWN_FORWARD] = 4, [OWN_BACKWARD] = 20, [OWN_OPTIMIZER] = 7.5}, .loader = 6};
+    double want[OWN_PHASES] = {[OWN_DATA] = 0.012, [OWN_FORWARD] = 0.04, [OWN_BACKWARD] = 0.06};
+    own_open(&o, 1, 1, 0);
+    own_device(&o, ran, &w);
+    own_device(&o, ran, &w);
+    for (int p = 0; p < OWN_PHASES; p++)
+        CHECK(fabs(o.own.took[p] - want[p]) < 1e-12 && !o.own.idle[p], "%s: %g s, not %g", own_phase_name[p],
+              o.own.took[p], want[p]);
+    own_close(&o);
+}
+
 int main(void)
 {
     test_each();
@@ -308,5 +324,6 @@ int main(void)
     test_rare();
     test_own();
     test_own_idle();
+    test_own_device();
     return test_end();
 }
