@@ -1,9 +1,11 @@
 /* train tokenize -- makes a Megatron corpus, PREFIX.bin and PREFIX.idx, of text
  *
- * A file ending in .jsonl or .json has one JSON object a line, with a document in its field --json-key; a
- * byte-order mark before the first is skipped.
- * Any other file is one document. A folder stands for the regular files in it and below, sorted by name,
- * without hidden ones. The end-of-document token follows each document; empty documents are left out.
+ * A file ending in .jsonl, .ndjson or .json, in capitals too, has one JSON object a line, with a document in
+ * its field --json-key; a byte-order mark before the first is skipped.
+ * Any other file is one document; one with bytes 0 is taken with a warning. A folder stands for the regular
+ * files in it and below, sorted by name, without hidden ones. Files that are known to hold no text end the
+ * command: packed ones, Parquet, PDF, corpora. The end-of-document token follows each document; empty
+ * documents are left out.
  *
  * The pair is written under temporary names, flushed and renamed when it is complete; it replaces a pair
  * of that name. Of several at once into one PREFIX the last one stays, whole. Ids are u16 if the vocabulary
@@ -44,6 +46,7 @@ typedef struct {
     int64_t bytes;
     char *out;                      /* [bytes + 1] tokens as the .bin has them */
     int64_t tokens, lines, empty;   /* tokens written; lines read; documents without a token */
+    int binary;                     /* bool: a text file that has bytes 0 */
     int64_t at;                     /* index of the first token in the .bin */
     int32_t *length;                /* [documents] tokens of each document */
     int64_t documents, room;        /* documents; room of length */
@@ -65,7 +68,8 @@ typedef struct {
     int64_t text_room, out_room;
     struct Scratch { char *text; int32_t *ids; int64_t room; } *scratch;   /* one a thread */
     int32_t *length;                /* [documents] tokens of each document of the corpus */
-    int64_t documents, length_room, tokens, empty;
+    int64_t documents, length_room, tokens, empty, binary;
+    const char *first_binary;       /* path of the first of `binary` text files that have bytes 0 */
 } Job;
 
 /* Removes the temporary files and dies. */
@@ -92,22 +96,40 @@ static void *grow(void *p, int64_t *room, int64_t need, size_t one)
 
 /* ---- inputs ---- */
 
+/* How files begin that hold no text. */
+#define PACKED "a compressed file", "unpack it first"
+static const struct { const char *magic; size_t bytes; const char *what, *change; } no_text[] = {
+    {"\x1f\x8b", 2, PACKED},
+    {"\x28\xb5\x2f\xfd", 4, PACKED},
+    {"BZh", 3, PACKED},
+    {"\xfd" "7zX", 4, PACKED},
+    {"PK\3\4", 4, PACKED},
+    {"PAR1", 4, "a Parquet file", "write its column of text as JSON lines first"},
+    {"%PDF-", 5, "a PDF file", "extract its text first"},
+    {"MMIDIDX", 8, "the index of a corpus, which is tokens already", "leave it and its .bin out, and keep -o "
+     "PREFIX apart from the texts"},
+};
+
+static int ends_in(const char *path, const char *end)
+{
+    size_t n = strlen(path), m = strlen(end);
+    return n > m && !strcasecmp(path + n - m, end);
+}
+
 static void add_input(Job *j, const char *path)
 {
-    char why[WHY];
+    char why[WHY], h[8] = {0};
     int64_t size;
     int fd = file_open(AT_FDCWD, path, 0, &size, why);
     if (fd < 0)
         give_up(j, EXIT_DATA, "text", xasprintf("%s; change: name files of text, or folders of them", why));
-    unsigned char h[4] = {0};
-    int read = file_read_at(fd, path, h, size < 4 ? size : 4, 0, why), packed = size >= 4 && read &&
-                 (!memcmp(h, "\x1f\x8b", 2) || !memcmp(h, "\x28\xb5\x2f\xfd", 4) || !memcmp(h, "BZh", 3) ||
-                  !memcmp(h, "\xfd" "7zX", 4) || !memcmp(h, "PK\3\4", 4));
+    int read = file_read_at(fd, path, h, size < 8 ? size : 8, 0, why);
     close(fd);
-    if (packed)
-        give_up(j, EXIT_DATA, "text", xasprintf("%s: is a compressed file; change: unpack it first", path));
-    size_t n = strlen(path);
-    int json = (n > 6 && !strcmp(path + n - 6, ".jsonl")) || (n > 5 && !strcmp(path + n - 5, ".json"));
+    for (size_t i = 0; i < sizeof no_text / sizeof *no_text; i++)
+        if (read && size >= (int64_t)no_text[i].bytes && !memcmp(h, no_text[i].magic, no_text[i].bytes))
+            give_up(j, EXIT_DATA, "text",
+                    xasprintf("%s: is %s; change: %s", path, no_text[i].what, no_text[i].change));
+    int json = ends_in(path, ".jsonl") || ends_in(path, ".ndjson") || ends_in(path, ".json");
     j->input = xrealloc(j->input, sizeof *j->input * (size_t)(j->inputs + 1));
     int64_t from = json && read && !memcmp(h, "\xef\xbb\xbf", 3) ? 3 : 0;
     j->input[j->inputs++] = (Input){xstrdup(path), size, from, json};
@@ -205,10 +227,12 @@ static void encode_item(void *ctx, int64_t i, int thread)
         s->text = xrealloc(s->text, (size_t)s->room);
         s->ids = xrealloc(s->ids, 4 * (size_t)s->room);
     }
-    if (it->in->json)
+    if (it->in->json) {
         encode_lines(j, it, s);
-    else
-        add_document(j, it, s, it->text, it->bytes);
+        return;
+    }
+    it->binary = it->bytes && memchr(it->text, 0, (size_t)it->bytes);
+    add_document(j, it, s, it->text, it->bytes);
 }
 
 static void write_item(void *ctx, int64_t i, int thread)
@@ -254,6 +278,8 @@ static int64_t run_batch(Job *j, Pool *pool, int64_t lines)
         it->at = j->tokens;
         j->tokens += it->tokens;
         j->empty += it->empty;
+        j->first_binary = it->binary && !j->binary ? it->in->path : j->first_binary;
+        j->binary += it->binary;
         j->done += it->bytes;
         j->length = grow(j->length, &j->length_room, j->documents + it->documents, 4);
         if (it->documents)
@@ -538,6 +564,10 @@ int command_tokenize(int argc, char **argv)
         give_up(j, EXIT_DATA, "text",
                 xasprintf("%ld files hold no text; change: name files with text in them", j->inputs));
     commit(j);
+    if (j->binary)
+        warn("%ld file%s bytes 0, which text has not (pictures, programs and UTF-16 have), and %s in the "
+             "corpus byte for byte; the first: %s; change: nothing if it is meant so, else name texts",
+             j->binary, j->binary == 1 ? " has" : "s have", j->binary == 1 ? "is" : "are", j->first_binary);
     double seconds = now() - start;
     printf("%s.bin, %s.idx: %ld documents, %ld tokens (%s, %s) from %ld files, %.1f MB in %.1f s, %.0f MB/s",
            j->prefix, j->prefix, j->documents, j->tokens, j->tokenizer->name, j->width == 2 ? "u16" : "i32",

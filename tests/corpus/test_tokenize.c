@@ -282,6 +282,44 @@ static void test_command(void)
         free(all[i]);
 }
 
+/* What a folder of a user holds beside text: it is read as what it is, reported, or refused, never taken for
+ * text in silence. */
+static void test_mixed_folder(void)
+{
+    static const struct { const char *bytes, *part; } no_text[] = {
+        {"PAR1xxxx", "is a Parquet file; change: write its column"},
+        {"%PDF-1.7", "is a PDF file; change: extract"},
+    };
+    char *dir = in_work("mixed"), *in = in_work("mixed/corpus"), *to = in_work("mixed-out");
+    char *a = in_work("mixed/A.JSONL"), *b = in_work("mixed/b.Json"), *c = in_work("mixed/c.ndjson"),
+         *d = in_work("mixed/d"), *wide = in_work("mixed/utf16.txt");
+    CHECK(!mkdir(dir, 0700), "set up");
+    put_text(a, "{\"text\":\"one\"}\r\n{\"text\":\"two\"}\r\n");
+    put_text(b, "\xef\xbb\xbf{\"text\":\"three\"}");
+    put_text(c, "{\"text\":\"four\"}\n");
+    CHECK(TOKENIZE(0, "", dir, "-o", to), "%s", said);
+    CHECK(!strstr(said, "warning"), "%s", said);
+    CHECK(holds(to, 4, (const char *[]){"one", "two", "three", "four"}, 1), "%s", said);
+    for (size_t i = 0; i < sizeof no_text / sizeof *no_text; i++) {
+        put_text(d, no_text[i].bytes);
+        CHECK(TOKENIZE(EXIT_DATA, no_text[i].part, dir, "-o", to), "%s", said);
+    }
+    put_text(d, "five");
+    put_file(wide, "\xff\xfe" "6\0", 4);
+    CHECK(TOKENIZE(0, "", dir, "-o", to), "%s", said);
+    CHECK(strstr(said, "warning: 1 file has bytes 0, ") && strstr(said, "mixed/utf16.txt; change: "), "%s",
+          said);
+    unlink(wide);
+
+    /* a corpus that was written among the texts is not read as a text the next time */
+    CHECK(TOKENIZE(0, "", dir, "-o", in), "%s", said);
+    CHECK(TOKENIZE(EXIT_DATA, "corpus.idx: is the index of a corpus", dir, "-o", in), "%s", said);
+    CHECK(holds(in, 5, (const char *[]){"one", "two", "three", "four", "five"}, 1), "%s", said);
+    char *all[] = {dir, in, to, a, b, c, d, wide};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
 /* Tokenizes a file of many batches, with lines from one byte to 40 MB: the corpus holds the text
  * written. */
 static void test_batches(void)
@@ -470,6 +508,7 @@ int main(void)
     test_json_cases();
     test_json_beside_jansson();
     test_command();
+    test_mixed_folder();
     test_batches();
     test_inspect();
     test_killed();
