@@ -266,6 +266,17 @@ static const HfFamily *family_named(const In *in)
     return NULL;
 }
 
+/* Returns the line of null_tokenizer_eod_id, on the heap: eos_token_id, or the first of several. "": there is
+ * none that a corpus could have, or the vocabulary is that of bytes, whose end-of-document is known. */
+static char *end_of_document(const In *in, int64_t vocab)
+{
+    const json_t *id = get(in, "eos_token_id");
+    id = json_is_array(id) ? json_array_get(id, 0) : id;
+    int64_t eod = json_is_integer(id) ? json_integer_value(id) : -1;
+    return eod < 0 || eod >= vocab || vocab == 257
+               ? xstrdup("") : xasprintf("data:\n  null_tokenizer_eod_id: %" PRId64 "\n", eod);
+}
+
 const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[WHY])
 {
     const In in = {j, why};
@@ -295,6 +306,8 @@ const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[
         because(why, "head_dim %" PRId64 " is odd", dim);
     HfRope rope = g ? (HfRope){.base = 10000} : hf_read_rope(&in, f->theta, positions);
     char *experts = hf_read_experts(&in, f, layers);
+    int64_t vocab = whole(&in, "vocab_size", -1, 1);
+    char *eod = end_of_document(&in, vocab);
     int qkv_bias = f->qkv_bias ? flag(&in, "qkv_bias", f->add_qkv_bias) : f->add_qkv_bias;
     char *yaml = xasprintf(
         "model:\n  num_layers: %" PRId64 "\n  hidden_size: %" PRId64 "\n  ffn_hidden_size: %" PRId64 "\n"
@@ -303,19 +316,20 @@ const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[
         "  position_embedding_type: %s\n  rotary_base: %.17g\n  normalization: %s\n  norm_epsilon: %.17g\n"
         "  activation: %s\n  add_bias_linear: %s\n  add_qkv_bias: %s\n  qk_layernorm: %s\n"
         "  untie_embeddings_and_output_weights: %s\n  hidden_dropout: %.17g\n  attention_dropout: %.17g\n"
-        "  init_method_std: %.17g\n  window_size: %" PRId64 "\n%sprecision:\n  params_dtype: %s\n%s",
+        "  init_method_std: %.17g\n  window_size: %" PRId64 "\n%s%sprecision:\n  params_dtype: %s\n%s",
         layers, hidden, whole(&in, g ? "n_inner" : "intermediate_size", g ? 4 * hidden : -1, 1), heads,
-        groups, dim, positions, positions, whole(&in, "vocab_size", -1, 1), g ? "learned_absolute" : "rope",
+        groups, dim, positions, positions, vocab, g ? "learned_absolute" : "rope",
         rope.base, g ? "LayerNorm" : "RMSNorm",
         real(&in, g ? "layer_norm_epsilon" : "rms_norm_eps", g ? 1e-5 : f->epsilon), activation(&in, f),
         g ? "true" : "false", qkv_bias ? "true" : "false", f->qk_layernorm ? "true" : "false",
         flag(&in, "tie_word_embeddings", g) ? "false" : "true", g ? real(&in, "resid_pdrop", 0.1) : 0.0,
         real(&in, g ? "attn_pdrop" : "attention_dropout", g ? 0.1 : 0), real(&in, "initializer_range", 0.02),
-        g ? 0 : window(&in, f, layers), rope.scaling ? rope.scaling : "", params_dtype(&in), experts);
+        g ? 0 : window(&in, f, layers), rope.scaling ? rope.scaling : "", eod, params_dtype(&in), experts);
     const Config *cfg = config_read_saved(yaml, strlen(yaml), &skipped);
     free(yaml);
     free(rope.scaling);
     free(experts);
+    free(eod);
     BUG_ON(!cfg);
     if (*skipped)
         because(why, "%.300s", skipped);

@@ -100,6 +100,12 @@ static int of_reading(int i, int batches)
                         i == OPT_step_batch_size_schedule || i == OPT_eval_iters));
 }
 
+/* Returns 1 if the key says which of the model's token ids ends a document; those of bytes are known. */
+static int of_vocabulary(int i, const Config *saved)
+{
+    return i == OPT_null_tokenizer_eod_id && saved->vocab_size != 257;
+}
+
 /* Returns 1 if the key is a number format that changes a run's numbers. A params_dtype that is given replaces
  * all of them. */
 static int of_formats(int i)
@@ -150,7 +156,7 @@ void config_take(Check *k, const Config *saved, int alone, ConfigUse use)
     for (int i = 0; i < OPTIONS; i++)
         corpus |= of_corpus(i) && i != OPT_split && !left_out(k, i);
     for (int i = 0; i < OPTIONS; i++)
-        if ((of_model(i) || of_experts(i, saved) ||
+        if ((of_model(i) || of_experts(i, saved) || of_vocabulary(i, saved) ||
              (alone && of_reading(i, use & USE_DATA) && !(corpus && of_corpus(i))) ||
              (formats && of_formats(i))) &&
             left_out(k, i) && saved->given[i] && !(scaling && of_scaling(i))) {

@@ -88,6 +88,35 @@ refused() { # KEY ARGUMENT...: eval with these arguments is refused because of K
 refused add_bias_linear "$work/gpt2.yaml" "load=$work/imported2" add_bias_linear=false add_qkv_bias=true
 refused add_qkv_bias "$work/llama.yaml" "load=$work/imported" add_qkv_bias=true
 
+# end-of-document is the directory's eos_token_id, the first of several; a configuration that leaves out the
+# model, and a resume, have it too. An id that the vocabulary lacks is not taken.
+wide="$work/data.yaml tokenizer_type=none reset_attention_mask=true train_iters=2"
+run "$work/llama.yaml" tokenizer_type=none vocab_size=300 "save=$work/wide" train_iters=1
+run export "$work/wide" -o "$work/hf4"
+# imports EOS ID: with this eos_token_id, end-of-document is ID
+imports() {
+    rm -rf "$work/imported4" "$work/ends" "$work/named"
+    sed -i "s/\"eos_token_id\": *\(\[[^]]*\]\|[^,}]*\)/\"eos_token_id\": $1/" "$work/hf4/config.json"
+    run import "$work/hf4" -o "$work/imported4"
+    grep -q "^  null_tokenizer_eod_id: $2\$" "$work/imported4/config.yaml" ||
+        { echo "eos_token_id $1:"; grep eod_id "$work/imported4/config.yaml"; exit 1; }
+}
+imports null null
+imports 300 null
+imports 32 32
+imports '[101, 32]' 101
+# shellcheck disable=SC2086
+"$TRAIN" $wide "load=$work/imported4" "save=$work/ends" exit_interval=1 > "$work/log" 2>&1 && rc=0 || rc=$?
+[ $rc = 75 ] || { echo "exit_interval: $rc"; cat "$work/log"; exit 1; }
+# shellcheck disable=SC2086
+run $wide "load=$work/imported4" "save=$work/named" null_tokenizer_eod_id=101
+# shellcheck disable=SC2086
+run $wide load=latest "save=$work/ends"
+! grep -q settings "$work/log" || { echo "a resume has another end-of-document"; cat "$work/log"; exit 1; }
+last_loss() { sed -n 's/.*"lm_loss": \([0-9.]*\).*/\1/p' "$1/metrics.jsonl" | tail -n 1; }
+[ "$(last_loss "$work/ends")" = "$(last_loss "$work/named")" ] && grep -q 'eod_id: 101' "$work/ends/config.yaml" ||
+    { echo "end-of-document is not the checkpoint's"; exit 1; }
+
 # inspect counts all parameters and those that a token visits: two layers of four experts, of which it visits two
 run "$work/llama.yaml" num_moe_experts=4 moe_router_topk=2 moe_ffn_hidden_size=8 \
     "save=$work/moe" train_iters=1
