@@ -170,16 +170,17 @@ static void write_index(int dir, const Item *item, int n, int shards)
                json_pack("{s:{s:I}, s:o}", "metadata", "total_size", total, "weight_map", map));
 }
 
-/* Returns the special tokens of the directory that the checkpoint was imported from; else
- * end-of-document of the byte tokenizer. */
+/* Returns the special tokens of the directory that the checkpoint was imported from; else end-of-document of
+ * its tokenizer, which stands before a document, too. */
 static json_t *special_tokens(const json_t *state, const Config *cfg)
 {
     json_t *origin = json_object_get(state, "huggingface");
     if (origin)
         return json_incref(origin);
-    if (cfg->tokenizer_type == TOKENIZER_TYPE_BYTE && cfg->vocab_size == 257)
-        return json_pack("{s:i, s:i}", "bos_token_id", 256, "eos_token_id", 256);
-    return json_object();
+    int bytes = cfg->tokenizer_type == TOKENIZER_TYPE_BYTE && cfg->vocab_size == 257;
+    json_int_t eod = bytes ? 256 : cfg->null_tokenizer_eod_id;
+    return eod == CFG_ABSENT ? json_object()
+                             : json_pack("{s:I, s:I}", "bos_token_id", eod, "eos_token_id", eod);
 }
 
 static void write_configs(int dir, const Config *cfg, const HfFamily *family, Dtype type, const json_t *state)

@@ -101,6 +101,12 @@ imports() {
     grep -q "^  null_tokenizer_eod_id: $2\$" "$work/imported4/config.yaml" ||
         { echo "eos_token_id $1:"; grep eod_id "$work/imported4/config.yaml"; exit 1; }
 }
+# a model that was trained here has the id that its configuration names
+run "$work/llama.yaml" tokenizer_type=none vocab_size=300 null_tokenizer_eod_id=7 "save=$work/ours" train_iters=1
+run export "$work/ours" -o "$work/hf5"
+for file in config.json generation_config.json; do
+    grep -q '"eos_token_id": 7,\?$' "$work/hf5/$file" || { echo "$file: end-of-document is not 7"; exit 1; }
+done
 imports null null
 imports 300 null
 imports 32 32
