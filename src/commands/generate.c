@@ -1,21 +1,30 @@
-/* train generate -- continues a text: the prompt in one forward pass, then one token a pass with a KV
- * cache */
+/* train generate -- continues a text or token ids: the prompt in one forward pass, then one token a pass with
+ * a KV cache. Where the tokenizer knows ids alone, a text is their numbers with a blank before each. */
 #define _GNU_SOURCE
 #include "commands.h"
 #include "run.h"
 #include "sample.h"
 #include "start.h"
 #include "tokenizer.h"
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* Continues prompt [n] by up to `count` tokens, or up to and including the token `end`. Returns the
- * number of tokens in out. The run must have a KV cache for n + count positions. */
-static int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, int64_t n, int64_t count,
-                             int32_t end, int32_t *out)
+/* What is continued. */
+typedef struct {
+    char *text;                 /* [bytes] */
+    size_t bytes;
+    int32_t *token;             /* [n] */
+    int64_t n;
+} Prompt;
+
+/* Continues the prompt by up to `count` tokens, or up to and including the token `end`. Returns the
+ * number of tokens in out. The run must have a KV cache for prompt->n + count positions. */
+static int64_t generate_text(Run *r, const Sampling *s, const Prompt *prompt, int64_t count, int32_t end,
+                             int32_t *out)
 {
     int64_t V = r->cfg->vocab_size, made = 0;
     double *logits = xcalloc((size_t)V, sizeof *logits);
@@ -24,7 +33,8 @@ static int64_t generate_text(Run *r, const Sampling *s, const int32_t *prompt, i
     int wide = r->params.real == F64;
     r->generation.cache.length = 0;
     while (made < count) {
-        run_extend(r, made ? &out[made - 1] : prompt, made ? 1 : n, wide ? (void *)logits : narrow);
+        run_extend(r, made ? &out[made - 1] : prompt->token, made ? 1 : prompt->n,
+                   wide ? (void *)logits : narrow);
         int finite = 1;
         for (int64_t i = 0; i < V; i++) {
             logits[i] = wide ? logits[i] : narrow[i];
@@ -63,9 +73,22 @@ static char *valid_utf8(const char *text, size_t n)
     return out;
 }
 
+/* The ids of the tokens, on the heap. */
+static char *numbers_of(const int32_t *token, int64_t n, size_t *bytes)
+{
+    char *text;
+    FILE *f = xmemstream(&text, bytes);
+    for (int64_t i = 0; i < n; i++)
+        fprintf(f, " %d", token[i]);
+    fclose(f);
+    return text;
+}
+
 /* The text of the tokens, on the heap; end-of-document has none. */
 static char *text_of(const Tokenizer *tok, const int32_t *token, int64_t n, size_t *bytes)
 {
+    if (!tok->decode)
+        return numbers_of(token, n, bytes);
     char *text = xcalloc((size_t)(n * tok->longest) + 1, 1), *to = text;
     for (int64_t i = 0; i < n; i++)
         if (token[i] != tok->eod)
@@ -74,7 +97,8 @@ static char *text_of(const Tokenizer *tok, const int32_t *token, int64_t n, size
     return text;
 }
 
-static void print_sample(const Tokenizer *tok, const char *prompt, const int32_t *token, int64_t n, int json)
+static void print_sample(const Tokenizer *tok, const Prompt *prompt, const int32_t *token, int64_t n,
+                         int json)
 {
     size_t bytes;
     char *text = text_of(tok, token, n, &bytes);
@@ -82,14 +106,14 @@ static void print_sample(const Tokenizer *tok, const char *prompt, const int32_t
         json_t *tokens = json_array();
         for (int64_t i = 0; i < n; i++)
             json_array_append_new(tokens, json_integer(token[i]));
-        char *clean = valid_utf8(text, bytes), *asked = valid_utf8(prompt, strlen(prompt));
+        char *clean = valid_utf8(text, bytes), *asked = valid_utf8(prompt->text, prompt->bytes);
         json_t *j = json_pack("{s:s s:o s:s}", "prompt", asked, "tokens", tokens, "text", clean);
         json_dumpf(j, stdout, JSON_COMPACT);
         json_decref(j);
         free(clean);
         free(asked);
     } else {
-        fputs(prompt, stdout);
+        fwrite(prompt->text, 1, prompt->bytes, stdout);
         fwrite(text, 1, bytes, stdout);
     }
     putchar('\n');
@@ -117,7 +141,7 @@ static char *run_of(const char *checkpoint, int64_t *iteration)
 }
 
 /* Appends the text to the run's samples.jsonl, for its report. */
-static void keep_sample(const char *checkpoint, const Tokenizer *tok, const char *prompt,
+static void keep_sample(const char *checkpoint, const Tokenizer *tok, const Prompt *prompt,
                         const int32_t *token, int64_t n)
 {
     int64_t iteration;
@@ -126,7 +150,7 @@ static void keep_sample(const char *checkpoint, const Tokenizer *tok, const char
         return;
     size_t bytes;
     char *path = xasprintf("%s/samples.jsonl", dir), *text = text_of(tok, token, n, &bytes);
-    char *clean = valid_utf8(text, bytes), *asked = valid_utf8(prompt, strlen(prompt));
+    char *clean = valid_utf8(text, bytes), *asked = valid_utf8(prompt->text, prompt->bytes);
     json_t *j =
         json_pack("{s:I s:s s:s}", "iteration", (json_int_t)iteration, "prompt", asked, "text", clean);
     char *line = json_dumps(j, JSON_COMPACT);
@@ -146,10 +170,55 @@ static void keep_sample(const char *checkpoint, const Tokenizer *tok, const char
     free(dir);
 }
 
+/* ---- the prompt ---- */
+
+/* Reads token ids between commas. */
+static void read_ids(Prompt *p, const Tokenizer *tok, const char *list)
+{
+    const char *at = list;
+    char *end;
+    p->token = xcalloc(strlen(list), sizeof *p->token);
+    for (int more = 1; more; at = end + 1) {
+        at += strspn(at, " ");
+        long id = strtol(at, &end, 10);
+        if (!isdigit((unsigned char)*at) || (*end && *end != ',') || id >= tok->vocab)
+            die(EXIT_CONFIG, "usage", "train generate: --prompt-ids %.100s: '%.*s' is no token id in [0, %d]"
+                "; change: give ids between commas, --prompt-ids 5,17", list, (int)strcspn(at, ","), at,
+                tok->vocab - 1);
+        p->token[p->n++] = (int32_t)id;
+        more = *end == ',';
+    }
+    char *text = text_of(tok, p->token, p->n, &p->bytes);
+    p->bytes -= !tok->decode;          /* no blank before the first number */
+    p->text = memmove(text, text + !tok->decode, p->bytes + 1);
+}
+
+static Prompt read_prompt(const Tokenizer *tok, const char *text, const char *ids)
+{
+    Prompt p = {0};
+    if (text && ids)
+        die(EXIT_CONFIG, "usage", "train generate: --prompt and --prompt-ids are two prompts; change: give "
+            "one of them");
+    if (ids) {
+        read_ids(&p, tok, ids);
+        return p;
+    }
+    if (!tok->encode)
+        die(EXIT_DATA, "tokenizer", "tokenizer_type %s cannot turn text into tokens; change: give the prompt "
+            "as token ids, --prompt-ids 5,17, or the tokenizer that the corpus was made with", tok->name);
+    p.text = xstrdup(text ? text : "");
+    p.bytes = strlen(p.text);
+    p.token = xcalloc(p.bytes + 1, sizeof *p.token);
+    p.n = tok->encode(tok, p.text, (int64_t)p.bytes, p.token);
+    if (!p.n)                          /* an empty prompt: start as a document starts */
+        p.token[p.n++] = tok->eod;
+    return p;
+}
+
 int command_generate(int argc, char **argv)
 {
     Args a = cli_open("generate", argc, argv);
-    const char *text = args_value(&a, "--prompt");
+    const char *text = args_value(&a, "--prompt"), *ids = args_value(&a, "--prompt-ids");
     int64_t count = (int64_t)args_number(&a, "--tokens");
     Sampling s = {.temperature = args_number(&a, "--temperature"),
                   .top_k = (int64_t)args_number(&a, "--top-k"), .top_p = args_number(&a, "--top-p")};
@@ -160,32 +229,26 @@ int command_generate(int argc, char **argv)
     const Config *cfg = start_config(path, &a, USE_LOAD);
     s.seed = isnan(seed) ? (uint64_t)cfg->seed : (uint64_t)seed;
     const Tokenizer *tok = tokenizer_open(cfg);
-    if (!tok->encode)
-        die(EXIT_DATA, "tokenizer", "tokenizer_type %s cannot turn text into tokens; change: set the "
-            "tokenizer that the corpus was made with", tok->name);
-    text = text ? text : "";
-    int32_t *prompt = xcalloc(strlen(text) + 1, sizeof *prompt);
-    int64_t n = tok->encode(tok, text, (int64_t)strlen(text), prompt);
-    if (!n)                                    /* an empty prompt: start as a document starts */
-        prompt[n++] = tok->eod;
-    if (n + count > cfg->max_position_embeddings)
+    Prompt p = read_prompt(tok, text, ids);
+    if (p.n + count > cfg->max_position_embeddings)
         die(EXIT_CONFIG, "generate-length", "a prompt of %ld tokens and --tokens %ld make more than the %ld "
-            "positions of the model; change: %sa shorter prompt", n, count, cfg->max_position_embeddings,
-            n < cfg->max_position_embeddings ? xasprintf("--tokens %ld or ", cfg->max_position_embeddings - n)
-                                             : "");
+            "positions of the model; change: %sa shorter prompt", p.n, count, cfg->max_position_embeddings,
+            p.n < cfg->max_position_embeddings
+                ? xasprintf("--tokens %ld or ", cfg->max_position_embeddings - p.n) : "");
     Run r;
-    run_open(&r, cfg, RUN_FORWARD, n + count, NULL);
+    run_open(&r, cfg, RUN_FORWARD, p.n + count, NULL);
     char *found = run_load(&r, cfg->load);
     int32_t *out = xcalloc((size_t)count, sizeof *out);
-    int64_t made = generate_text(&r, &s, prompt, n, count, tok->eod, out);
+    int64_t made = generate_text(&r, &s, &p, count, tok->eod, out);
     if (r.grid.rank == 0) {            /* every rank has drawn the same tokens */
-        print_sample(tok, text, out, made, json);
+        print_sample(tok, &p, out, made, json);
         fflush(stdout);
-        keep_sample(found, tok, text, out, made);
+        keep_sample(found, tok, &p, out, made);
     }
     free(found);
     free(out);
-    free(prompt);
+    free(p.text);
+    free(p.token);
     run_close(&r);
     return EXIT_DONE;
 }

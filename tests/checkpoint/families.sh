@@ -108,6 +108,10 @@ for file in config.json generation_config.json; do
     grep -q '"eos_token_id": 7,\?$' "$work/hf5/$file" || { echo "$file: end-of-document is not 7"; exit 1; }
 done
 imports null null
+run generate "$work/imported4" --prompt-ids 5,6,7 --tokens 8 --temperature 0
+cp "$work/log" "$work/theirs"
+run generate "$work/wide" --prompt-ids 5,6,7 --tokens 8 --temperature 0
+cmp "$work/log" "$work/theirs" && grep -q '^5 6 7 ' "$work/log" || { echo "an imported model continues ids otherwise"; exit 1; }
 imports 300 null
 imports 32 32
 imports '[101, 32]' 101

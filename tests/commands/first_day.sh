@@ -215,6 +215,19 @@ says 0 '"tokens":\[0,0,0\]' generate load=zero --prompt aa --tokens 3 --temperat
 for file in out zero/samples.jsonl; do
     sed 's/\xef\xbf\xbd/./g' $file | grep -q '"text":"\.\.\."' || { echo "$file ends at a byte 0"; bad=$((bad + 1)); }
 done
+# a prompt of token ids: the only one for a model whose tokenizer is none, as imported ones
+says 0 '"prompt":"aa","tokens":\[0,0,0\]' generate load=zero --prompt-ids 97,97 --tokens 3 --temperature 0 --json
+says 2 '--prompt and --prompt-ids' generate load=zero --prompt a --prompt-ids 97
+for ids in 97, ,97 97,,98 97x 9.5 257 99999999999999999999 a -- ' '; do
+    says 2 '--prompt-ids' generate load=zero --prompt-ids "$ids"
+done
+says 0 finished c.yaml save=ids vocab_size=300 tokenizer_type=none null_tokenizer_eod_id=299 eval_interval=null \
+    hidden_dropout=0 attention_dropout=0
+says 3 'change: .*--prompt-ids' generate ids --prompt a
+says 3 'change: .*--prompt-ids' generate ids
+says 0 '"prompt":"5 6","tokens":\[[0-9]+,[0-9]+\],"text":" [0-9]+ [0-9]+"' generate ids --prompt-ids 5,6 --tokens 2 --json
+says 0 '^5 6( [0-9]+){2}$' generate ids --prompt-ids '5, 6' --tokens 2 --temperature 0
+
 # what standard output cannot take is not lost in silence
 "$TRAIN" plan c.yaml > /dev/full 2> out
 { [ $? = 5 ] && grep -q '^error.write. standard output.*; change: ' out; } || { echo "a full standard output"; bad=$((bad + 1)); }
