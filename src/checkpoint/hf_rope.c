@@ -91,8 +91,13 @@ HfRope hf_read_rope(const In *in, double base, int64_t positions)
             because(in->why, "%s of type %.40s beside rope_parameters of type %.40s", object, type, r.type);
         if (real(&rope, "partial_rotary_factor", 1) != 1)
             because(in->why, "partial_rotary_factor %g", real(&rope, "partial_rotary_factor", 1));
+        /* transformers 4 takes the one, transformers 5 the other */
+        double theta = real(&rope, "rope_theta", r.base);
+        if (get(in, "rope_theta") && theta != real(in, "rope_theta", base))
+            because(in->why, "rope_theta %.17g beside %s.rope_theta %.17g", real(in, "rope_theta", base),
+                    object, theta);
         free(r.scaling);
-        r = (HfRope){real(&rope, "rope_theta", r.base), type,
+        r = (HfRope){theta, type,
                      kind > 0 ? read_scaling(in, &rope, object, kind, positions) : NULL};
     }
     return r;

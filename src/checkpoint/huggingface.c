@@ -189,8 +189,9 @@ static void refuse(const In *in, const HfFamily *f)
 static int64_t window(const In *in, const HfFamily *f, int64_t layers)
 {
     const json_t *types = get(in, "layer_types"), *v;
-    int on = f->windows == HF_NO_WINDOW || f->windows == HF_WINDOW || f->windows == HF_WINDOW_LAYERS ||
-             flag(in, "use_sliding_window", 0);
+    if (f->windows == HF_NO_WINDOW && get(in, "sliding_window"))
+        because(in->why, "sliding_window, which transformers does not use in a %s", f->type);
+    int on = f->windows == HF_WINDOW || f->windows == HF_WINDOW_LAYERS || flag(in, "use_sliding_window", 0);
     /* an absent key has the class's default, null means no window */
     int64_t size = !on ? 0
                  : json_object_get(in->j, "sliding_window") ? whole(in, "sliding_window", 0, 1) : f->window;

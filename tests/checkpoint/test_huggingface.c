@@ -402,6 +402,9 @@ static void refusals(void)
         {"llama", "{\"num_key_value_heads\": null}",
          "k_proj.weight is [12, 24], config.json makes it [24, 24]"},
         {"qwen3", "{\"head_dim\": \"ABSENT\"}", "config.json makes it [512, 20]"},
+        {"llama", "{\"sliding_window\": 8}", "sliding_window, which transformers does not use in a llama"},
+        {"llama", "{\"rope_theta\": 500.0, \"rope_parameters\": {\"rope_type\": \"default\", "
+         "\"rope_theta\": 31.0}}", "rope_theta 500 beside rope_parameters.rope_theta 31"},
         {"mixtral", "{\"num_local_experts\": 6}", "gate.weight is [5, 24], config.json makes it [6, 24]"},
         {"mixtral", "{\"num_local_experts\": 4}", "is [5, 24], config.json makes it [4, 24]"},
         {"mixtral", "{\"num_experts_per_tok\": 6}", "num_experts_per_tok 6 of 5 experts"},
