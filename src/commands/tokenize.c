@@ -8,9 +8,9 @@
  * documents are left out.
  *
  * The pair is written under temporary names, flushed and renamed when it is complete; it replaces a pair
- * of that name. Of several at once into one PREFIX the last one stays, whole. Ids are u16 if the vocabulary
- * is below 65500, else i32. Input that cannot be read dies with EXIT_DATA and names file and line; a failing
- * write dies with EXIT_RESOURCE. */
+ * of that name. Of several at once into one PREFIX the last one stays, whole. A signal that ends the command
+ * removes the temporary files. Ids are u16 if the vocabulary is below 65500, else i32. Input that cannot be
+ * read dies with EXIT_DATA and names file and line; a failing write dies with EXIT_RESOURCE. */
 #define _GNU_SOURCE
 #include "commands.h"
 #include "base.h"
@@ -24,6 +24,7 @@
 #include <fts.h>
 #include <math.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,6 +83,28 @@ static _Noreturn void give_up(Job *j, int code, const char *id, char *why)
     if (j->lock)
         unlink(j->lock);
     die(code, id, "%s", why);
+}
+
+/* ---- signals ---- */
+
+static const char *volatile unfinished[2];     /* the temporary files, which a signal removes */
+
+static void on_signal(int sig)
+{
+    for (int i = 0; i < 2; i++)
+        if (unfinished[i])
+            unlink(unfinished[i]);
+    raise(sig);                        /* ends the process: the handler is installed for one signal */
+}
+
+/* Sets what SIGINT, SIGTERM and SIGHUP do, but for those that are ignored. */
+static void on_signals(void (*handler)(int))
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction old, act = {.sa_handler = handler, .sa_flags = SA_RESETHAND | SA_RESTART};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
+        if (!sigaction(signals[i], NULL, &old) && old.sa_handler != SIG_IGN)
+            sigaction(signals[i], &act, NULL);
 }
 
 /* Makes room for `need` elements of `one` bytes at p and at least doubles *room when it grows. Returns
@@ -468,6 +491,7 @@ static void commit(Job *j)
     if (folder < 0)
         give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: PREFIX", why));
     int locked = lock_names(j);
+    on_signals(SIG_IGN);               /* they come too late: the pair is whole in a moment */
     rename_pair(j, folder);
     unlink(j->lock);
     close(locked);
@@ -496,7 +520,9 @@ static void open_output(Job *j)
     if (j->fd < 0)
         give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: give -o PREFIX in a folder that is there "
                                                     "and that you may write to", why));
-    j->bin_tmp = bin_tmp;
+    unfinished[0] = j->bin_tmp = bin_tmp;
+    unfinished[1] = j->idx_tmp;
+    on_signals(on_signal);
 }
 
 static int cpus(void)

@@ -10,6 +10,8 @@
 #include "commands.h"
 #include "tokenizer.h"
 #include <jansson.h>
+#include <signal.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 static uint32_t draws = 1;
@@ -501,6 +503,49 @@ static void test_at_once(void)
     free(list);
 }
 
+/* A signal that ends the command removes what it has written; a signal that was ignored is ignored still. It
+ * waits for a lock of PREFIX that this process holds when the signal comes. */
+static void test_signals(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    char *dir = in_work("signals"), *text = in_work("signals.txt"), *to = in_work("signals/corpus"),
+         *lock = in_work("signals/corpus.lock"), *list = xasprintf("ls %s | grep -c -v lock", dir),
+         *index = xasprintf("ls %s | grep -q 'idx.*tmp'", dir);
+    put_text(text, "one");
+    CHECK(!mkdir(dir, 0700), "set up");
+    for (int i = 0; i < 4; i++) {
+        int fd = open(lock, O_RDWR | O_CREAT, 0600), left = -1, status, ignored = i == 3;
+        CHECK(fd >= 0 && !flock(fd, LOCK_EX), "set up");
+        memcpy(arguments, ((char *[16]){"tokenize", text, "-o", to}), sizeof arguments);
+        fflush(stdout);
+        pid_t pid = fork();
+        if (!pid) {
+            signal(ignored ? SIGHUP : signals[i], ignored ? SIG_IGN : SIG_DFL);
+            alarm(240);
+            dup2(open("/dev/null", O_WRONLY), 1);
+            run_tokenize(NULL);
+        }
+        while (system(index))          /* its last file: it then waits for the lock */
+            usleep(10000);
+        CHECK(!kill(pid, ignored ? SIGHUP : signals[i]), "set up");
+        if (ignored)
+            flock(fd, LOCK_UN);
+        CHECK(waitpid(pid, &status, 0) == pid, "set up");
+        FILE *f = popen(list, "r");
+        CHECK(f && fscanf(f, "%d", &left) == 1, "set up");
+        pclose(f);
+        if (ignored)
+            CHECK(!status && left == 2, "status %d, %d files", status, left);
+        else
+            CHECK(WIFSIGNALED(status) && WTERMSIG(status) == signals[i] && !left,
+                  "status %d, %d files are left", status, left);
+        close(fd);
+    }
+    char *all[] = {dir, text, to, lock, list, index};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
 int main(void)
 {
     work_open();
@@ -513,5 +558,6 @@ int main(void)
     test_inspect();
     test_killed();
     test_at_once();
+    test_signals();
     return test_end();
 }
