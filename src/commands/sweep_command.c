@@ -56,8 +56,15 @@ static int swept_at(int option)
     return -1;
 }
 
-/* The configuration without the sizes that layouts get, and its command line. */
-typedef struct { const Config *c; char **line; int n, alone; } Rest;
+/* The configuration without the sizes that layouts get, and its command line. modules: bool, as in Sweep. */
+typedef struct { const Config *c; char **line; int n, alone, modules; } Rest;
+
+/* The setting of swept[i] on one rank; recompute_modules needs another than none. */
+static char *alone_at(const Rest *r, int i)
+{
+    int modules = swept[i].option == OPT_recompute_granularity && r->modules;
+    return (char *)(modules ? "recompute_granularity=selective" : swept[i].alone);
+}
 
 /* Leaves out the sizes of the command line; where those of the file break a rule, sizes of one rank take
  * their place (alone). */
@@ -75,8 +82,9 @@ static Rest load_rest(const Sweep *s)
     r.line[r.n++] = "memory_save_interval=null";   /* as in every launch, which nothing restarts */
     config_check(&as_is, s->path, r.n, r.line, WORLD_SMALLEST, s->measure ? USE_TRAIN : USE_MODEL);
     r.alone = as_is.n + as_is.dropped > 0;
+    r.modules = as_is.cfg->recompute_modules.n > 0;
     for (int i = 0; i < SWEPT && r.alone; i++)
-        r.line[r.n++] = (char *)swept[i].alone;
+        r.line[r.n++] = alone_at(&r, i);
     r.c = config_load(s->path, r.n, r.line, WORLD_SMALLEST, s->measure ? USE_TRAIN : USE_MODEL);
     return r;
 }
@@ -93,8 +101,8 @@ static const Config *read_fixed(const Sweep *s)
 }
 
 /* Moves key=value of swept keys from the arguments to s->fixed: a job gets these keys from its layout.
- * alone: bool, as in Rest: layouts stand over sizes of one rank, not over the file's. */
-static void take_fixed(Sweep *s, int alone)
+ * rest->alone: layouts stand over sizes of one rank, not over the file's. */
+static void take_fixed(Sweep *s, const Rest *rest)
 {
     int kept = 0;
     char **args = keep_alloc((size_t)s->nargs + SWEPT, sizeof *args);
@@ -129,8 +137,8 @@ static void take_fixed(Sweep *s, int alone)
         else
             args[kept++] = s->args[i];
     }
-    for (int i = 0; i < SWEPT && alone; i++)
-        args[kept++] = (char *)swept[i].alone;
+    for (int i = 0; i < SWEPT && rest->alone; i++)
+        args[kept++] = alone_at(rest, i);
     s->args = args;
     s->nargs = kept;
 }
@@ -630,7 +638,8 @@ int command_sweep(int argc, char **argv)
     s.batch = c->batch_step[c->batch_steps - 1].batch;
     s.seq = c->seq_length;
     s.experts = c->num_moe_experts == CFG_ABSENT ? 0 : c->num_moe_experts;
-    take_fixed(&s, rest.alone);
+    s.modules = rest.modules;
+    take_fixed(&s, &rest);
     char *own = dir ? NULL : xasprintf("%s-sweep", c->save);
     s.dir = dir ? dir : own;
     if (smallest) {

@@ -47,6 +47,8 @@ int layout_args(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS
     ARG("recompute_granularity=%s", layout_recompute[l->recompute]);
     ARG("recompute_method=%s", l->recompute == RECOMPUTE_FULL ? "uniform" : "none");
     ARG("recompute_num_layers=%s", l->recompute == RECOMPUTE_FULL ? "1" : "null");
+    if (s->modules && l->recompute != RECOMPUTE_SELECTIVE)
+        ARG("recompute_modules=[]");
 #undef ARG
     return n;
 }

@@ -87,6 +87,7 @@ typedef struct {
     uint64_t identity;             /* hash of model, batch, world and build of measured rows */
     int64_t batch, seq;            /* samples of a step of the last segment; tokens of a sample */
     int64_t experts;               /* of a layer; 0: layers are dense */
+    int modules;                   /* bool: recompute_modules is set; layouts of `selective` have it */
     int layers;
     int measure, rounds, steps;    /* layouts to measure; launches of each; steps of a launch */
     double timeout;                /* s of a launch */
@@ -127,7 +128,7 @@ enum {
 #define OVERLAP_BEST 50
 
 /* Writes the settings of a layout as arguments of `train`; returns their number. */
-#define LAYOUT_ARGS 17
+#define LAYOUT_ARGS 18
 typedef char LayoutArg[64];
 int layout_args(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS]);
 /* How the context ranks of a layout exchange keys and values: "p2p", "a2a+p2p 2x4"; "": the configuration
