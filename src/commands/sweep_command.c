@@ -155,14 +155,10 @@ static uint64_t identity_of(const Sweep *s, const Config *c)
     return h;
 }
 
-/* Dies if layers are shared out by cost, or if no batch size is given: it would follow from the
- * layout. */
+/* Dies if no batch size is given: it would follow from the layout. */
 static void check_config(const Sweep *s, const Rest *r)
 {
     const Config *c = r->c;
-    if (c->pipeline_balance == PIPELINE_BALANCE_COST)
-        die(EXIT_CONFIG, "sweep",
-            "train sweep shares layers out by their number; change: pipeline_balance=count");
     Check twice;
     config_check(&twice, s->path, r->n, r->line, 2 * c->world, USE_MODEL);
     if (twice.cfg->batch_steps == 1 && twice.cfg->batch_step[0].batch != c->batch_step[0].batch)

@@ -4,6 +4,7 @@
 #include "config_table.h"
 #include "context.h"
 #include "predict.h"
+#include "split.h"
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -93,7 +94,8 @@ static const Config *config_of(const Sweep *s, SweepLayout *l)
 }
 
 /* The instruction lists of a cut, by micro batch. Sharding and recomputation change none of them, but for a
- * schedule that is searched by the times of the stages; a file of lists lies in the memory of its layout. */
+ * schedule that is searched by the times of the stages, and for layers that are split by them; a file of
+ * lists lies in the memory of its layout. */
 typedef struct { int micro; StepLists lists; } MicroLists;
 typedef struct { int n; MicroLists *list; } CutLists;
 
@@ -124,9 +126,10 @@ static void lists_close(CutLists *k)
 static void plan(const Sweep *s, const Machine *m, const Config *c, CutLists *lists, SweepLayout *l)
 {
     Prediction p;
-    if (c->pipeline_schedule == PIPELINE_SCHEDULE_ZB_AUTO || c->custom)
+    const Config *split = split_predicted(c, m, NULL);
+    if (c->pipeline_schedule == PIPELINE_SCHEDULE_ZB_AUTO || c->custom || split != c)
         lists_close(lists);
-    predict_over(&p, c, m, lists_of(lists, c));
+    predict_over(&p, split, m, lists_of(lists, split));
     l->predicted = p.step * 1e3;
     l->bubble = p.bubble;
     l->memory = 0;

@@ -70,6 +70,33 @@ for sizes in 'tensor_model_parallel_size: 3, pipeline_model_parallel_size: 3' 'o
     cmp -s "$work/odd/sweep.csv" "$work/plain/sweep.csv" || fail "sizes of the file change the sweep: $sizes"
 done
 cp "$work/plain.yaml" "$work/gpt.yaml"
+# recompute_modules goes with selective alone: the other layouts are swept without it, in the file as on the command line
+{ cat "$work/plain.yaml"; echo "recompute: {recompute_granularity: selective, recompute_modules: [mlp, layernorm]}"; } > "$work/gpt.yaml"
+sweep modules --world 4 || fail "recompute_modules in the file"
+layouts modules | cut -d' ' -f2- | sort > "$work/modules.txt"
+layouts plain | cut -d' ' -f2- | sort | cmp -s - "$work/modules.txt" || fail "recompute_modules of the file leaves layouts out"
+cp "$work/plain.yaml" "$work/gpt.yaml"
+sweep line --world 4 'recompute_modules=[mlp, layernorm]' || fail "recompute_modules on the command line"
+cmp -s "$work/line/sweep.csv" "$work/modules/sweep.csv" || fail "recompute_modules of file and command line are not the same"
+
+# planned FOLDER ARGS...: the winner's keys, pasted into a plan, give the time that the sweep printed
+planned() {
+    folder=$1
+    shift
+    sweep "$folder" --world 4 "$@" || fail "sweep $*"
+    sed -n 's/^  \([a-z_]*\): \([^ ]*\)$/\1=\2/p' "$work/out" > "$work/keys"
+    # shellcheck disable=SC2046
+    "$TRAIN" plan "$work/gpt.yaml" --world 4 --machine "$work/slow.yaml" "$@" $(cat "$work/keys") --json > "$work/plan" 2> "$work/err" ||
+        fail "no plan with $*, $(cat "$work/keys")"
+    ms=$(sed -n 's/^  "step_ms": \([0-9.]*\),/\1/p' "$work/plan")
+    grep -q "\"predicted_ms\": $ms,\{0,1\}$" "$work/$folder/sweep.json" || fail "$*: $ms ms is not what the sweep says"
+}
+planned full 'recompute_modules=[mlp]' recompute_granularity=full pipeline_model_parallel_size=2
+# pipeline_balance cost: layers are split by predicted times, as in a plan, and need not divide
+sweep even --world 4 num_layers=7 pipeline_model_parallel_size=2 num_virtual_stages_per_pipeline_rank=1 && fail "7 layers of 2 stages"
+planned cost num_layers=7 pipeline_model_parallel_size=2 num_virtual_stages_per_pipeline_rank=1 pipeline_balance=cost
+planned chunks num_layers=7 pipeline_model_parallel_size=2 num_virtual_stages_per_pipeline_rank=2 pipeline_balance=cost micro_batch_size=2
+
 sweep none --world 4 tensor_model_parallel_size=3
 [ $? = 2 ] && grep -q '^error\[sweep\] no layout of 4 ranks is legal .* or a size that is given' "$work/err" || fail "three of four ranks"
 
