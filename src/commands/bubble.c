@@ -82,7 +82,7 @@ static int compute_alone(Table *t, const char *path, const Args *a, const Overri
     int code = 0;
     for (int i = 0; i < n; i++) {
         int words = real_line(line, path, steps, a, &list[i]), given = a->n + list[i].n;
-        cfg[i] = config_load(path, given, line + words - given, WORLD_SMALLEST, USE_CLOCK);
+        cfg[i] = start_load(path, given, line + words - given, WORLD_SMALLEST, USE_CLOCK);
     }
     for (int i = 0; i < n && !code; i++) {
         int words = real_line(line, path, steps, a, &list[i]);

@@ -358,9 +358,8 @@ int command_experts(int argc, char **argv)
     int json = args_switch(&a, "--json"), steps = (int)args_number(&a, "--steps"), n = 0, ok = 1;
     const char *path = cli_next(&a, "CONFIG");
     cli_end(&a);
-    int nkeys = a.n;
-    char **keys = xcalloc((size_t)nkeys + 2, sizeof *keys), *force[4] = {0};
-    memcpy(keys, a.v, (size_t)nkeys * sizeof *keys);
+    int nkeys;
+    char *force[4] = {0}, **keys = start_args(path, a.n, a.v, &nkeys);
     const Config *c = start_config(path, &a, USE_MODEL), *rule[4] = {c};
     check_config(c);
     for (; n < 4 && (c->moe_router_force == MOE_ROUTER_FORCE_NONE || !n); n++)
@@ -395,7 +394,6 @@ int command_experts(int argc, char **argv)
     else if (speaks && ok)
         printf("every row arrived where it was sent\n");
     json_decref(list);
-    free(keys);
     r.dev = spy.real;
     run_close(&r);
     return ok ? EXIT_DONE : EXIT_COMPARE;

@@ -455,15 +455,16 @@ static void print_search(const Joint *j, const char *keys, const char *clock)
 }
 
 /* The configuration for --search. Layers need not divide, because they are still to be shared out; nothing is
- * measured. */
-static const Config *start_search(const char *path, Args *a, int world)
+ * measured.
+ *   keys  in  [nkeys]  the command line as start_args has it */
+static const Config *start_search(const char *path, Args *a, int nkeys, char **keys, int world)
 {
     Check k;
-    char **line = keep_alloc((size_t)a->n + 1, sizeof *line);
-    memcpy(line, a->v, (size_t)a->n * sizeof *line);
-    line[a->n] = text_copy("pipeline_balance=cost");
+    char **line = keep_alloc((size_t)nkeys + 1, sizeof *line);
+    memcpy(line, keys, (size_t)nkeys * sizeof *line);
+    line[nkeys] = text_copy("pipeline_balance=cost");
     for (int more = 0; more < 2; more++) {
-        config_check(&k, path, a->n + more, line, world, USE_MODEL);
+        config_check(&k, path, nkeys + more, line, world, USE_MODEL);
         if (!k.n && !k.dropped)
             return k.cfg;
     }
@@ -520,17 +521,15 @@ int command_plan(int argc, char **argv)
         command_calibrate(balance_here(start_plan(path, &a, world)), machine, argc, argv);
         return EXIT_DONE;
     }
-    char **keys = xcalloc((size_t)a.n + 1, sizeof *keys);      /* start_plan frees a.v */
-    int nkeys = a.n;
-    memcpy(keys, a.v, (size_t)a.n * sizeof *keys);
-    const Config *c = lists ? start_search(path, &a, world) : start_plan(path, &a, world);
+    int nkeys;
+    char **keys = start_args(path, a.n, a.v, &nkeys);
+    const Config *c = lists ? start_search(path, &a, nkeys, keys, world) : start_plan(path, &a, world);
     Plan p;
     const Machine *m = machine ? machine_load(machine) : NULL;
     if (m)
         predict_check(c, m);
     if (lists) {
         command_search(c, &(JointAsk){path, nkeys, c->world, keys, m, lists}, json);
-        free(keys);
         return EXIT_DONE;
     }
     c = m ? split_predicted(c, m, stderr) : balance_here(c);
@@ -559,6 +558,5 @@ int command_plan(int argc, char **argv)
             printf("hint       %s\n", hint[i].text);
     }
     plan_close(&p);
-    free(keys);
     return EXIT_DONE;
 }

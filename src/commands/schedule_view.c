@@ -7,6 +7,7 @@
 #include "json_number.h"
 #include "run_costs.h"
 #include "schedule_svg.h"
+#include "start.h"
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -283,8 +284,7 @@ int command_schedule(int argc, char **argv)
     const char *path = cli_next(&a, "CONFIG");
     cli_end(&a);
     View v = {0};
-    view_open(&v, config_load(path, a.n, a.v, world, USE_MODEL), svg || trace);
-    free(a.v);
+    view_open(&v, start_plan(path, &a, world), svg || trace);
     if (svg)
         write_svg(&v, svg);
     if (trace)

@@ -85,7 +85,7 @@ static Rest load_rest(const Sweep *s)
     r.modules = as_is.cfg->recompute_modules.n > 0;
     for (int i = 0; i < SWEPT && r.alone; i++)
         r.line[r.n++] = alone_at(&r, i);
-    r.c = config_load(s->path, r.n, r.line, WORLD_SMALLEST, s->measure ? USE_TRAIN : USE_MODEL);
+    r.c = start_load(s->path, r.n, r.line, WORLD_SMALLEST, s->measure ? USE_TRAIN : USE_MODEL);
     return r;
 }
 
@@ -623,8 +623,7 @@ int command_sweep(int argc, char **argv)
                .objective = objective_of(&a), .price = args_number(&a, "--price"), .watts = NAN};
     s.path = cli_next(&a, "CONFIG");
     cli_end(&a);
-    s.nargs = a.n;
-    s.args = a.v;
+    s.args = start_args(s.path, a.n, a.v, &s.nargs);
     if (job_launched(&rank) > 1)
         die(EXIT_CONFIG, "usage",
             "train sweep starts its ranks itself; change: start it alone, with --world N");

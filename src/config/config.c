@@ -52,6 +52,30 @@ static void check_over(Check *k, const char *path, int nargs, char **args, int w
     memcpy(k->cfg->given, k->seen, sizeof k->seen);
 }
 
+char **config_args_over(const char *path, int nargs, char **args, SavedConfig saved, int *n)
+{
+    Check k;
+    Saved there = {0};
+    char **line = keep_alloc((size_t)nargs + OPTIONS + 1, sizeof *line);
+    *n = nargs;
+    for (int i = 0; i < nargs; i++)
+        line[i] = text_copy(args[i]);
+    check_open(&k, path);
+    config_parse_file(&k, path);
+    config_parse_args(&k, nargs, args);
+    Config before = *k.cfg;
+    if (!k.unread)
+        take_saved(&k, 0, USE_MODEL, saved, &there);
+    for (int i = 0; i < OPTIONS; i++) {
+        char *value = config_text(k.cfg, i);
+        if (i != OPT_load && !config_same_text(&before, k.cfg, i))
+            line[(*n)++] = (char *)textf("%s=%s", options[i].key, value);
+        free(value);
+    }
+    free(there.dir);
+    return line;
+}
+
 void config_check(Check *k, const char *path, int nargs, char **args, int world, ConfigUse use)
 {
     check_over(k, path, nargs, args, world, use, NULL, NULL);

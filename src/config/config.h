@@ -119,6 +119,9 @@ typedef char *(*SavedConfig)(const char *load, char **dir);
  * from the checkpoint's. */
 Config *config_load_over(const char *path, int nargs, char **args, int world, ConfigUse use,
                          SavedConfig saved);
+/* Returns the command line [*n] with which config_load reads what config_load_over reads with args: keys of
+ * the model that come from the checkpoint are added. Mistakes are left to these two. */
+char **config_args_over(const char *path, int nargs, char **args, SavedConfig saved, int *n);
 /* The largest legal world of at most `most` ranks, for a configuration that is legal in another world. 0:
  * there is none. */
 int config_largest_world(const char *path, int nargs, char **args, int most, SavedConfig saved);

@@ -113,11 +113,21 @@ const Config *start_config(const char *path, Args *a, ConfigUse use)
     return balance_choose(cfg);
 }
 
+const Config *start_load(const char *path, int nargs, char **args, int world, ConfigUse use)
+{
+    return config_load_over(path, nargs, args, world, use, saved_config);
+}
+
 const Config *start_plan(const char *path, Args *a, int world)
 {
-    const Config *cfg = config_load_over(path, a->n, a->v, world, USE_MODEL, saved_config);
+    const Config *cfg = start_load(path, a->n, a->v, world, USE_MODEL);
     free(a->v);
     return cfg;
+}
+
+char **start_args(const char *path, int nargs, char **args, int *n)
+{
+    return config_args_over(path, nargs, args, saved_config, n);
 }
 
 int start_smaller(const char *path, Args *a, int world, int most)

@@ -11,9 +11,16 @@
  * arguments. Collective. */
 const Config *start_config(const char *path, Args *a, ConfigUse use);
 
+/* config_load_over, with the checkpoints of this program. Not collective. */
+const Config *start_load(const char *path, int nargs, char **args, int world, ConfigUse use);
+
 /* As start_config, for a world that is only planned: with pipeline_balance cost the layers are not split yet.
  * Not collective. */
 const Config *start_plan(const char *path, Args *a, int world);
+
+/* The command line [*n] with which config_load reads what start_config and start_plan read with args: these
+ * look into the checkpoint that `load` names, too. Lasts as a Config does. Not collective. */
+char **start_args(const char *path, int nargs, char **args, int *n);
 
 /* The largest legal world of at most `most` ranks and at least min_world, for the configuration of a job of
  * `world` ranks. Dies if there is none, or if min_world is not set. */

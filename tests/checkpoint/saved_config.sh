@@ -91,6 +91,24 @@ TRAIN=$TRAIN scripts/launch -n 2 "$work/mine.yaml" "load=$work/start" "save=$wor
     fail "two ranks: exit $?"
 run "$work/mine.yaml" load=latest "save=$work/tuned" train_iters=5
 run plan "$work/mine.yaml" "load=$work/tuned"
+# so do the changes, hints and layouts that plan and sweep try
+for model in mine whole; do
+    run plan "$work/$model.yaml" "load=$work/run" --world 2 --machine h100 --explain
+    cp "$work/log" "$work/$model.explained"
+    run plan "$work/$model.yaml" "load=$work/run" --world 3 pipeline_model_parallel_size=3 --machine h100 --search "$work/lists.csv"
+    grep -v "^keys" "$work/log" > "$work/$model.searched"
+    run sweep "$work/$model.yaml" "load=$work/run" --world 2 --machine h100 -o "$work/$model-sweep"
+done
+grep -q '^changes ' "$work/mine.explained" && diff "$work/mine.explained" "$work/whole.explained" || fail "other changes without a model"
+cmp "$work/mine.searched" "$work/whole.searched" || fail "another search without a model"
+cmp "$work/mine-sweep/sweep.csv" "$work/whole-sweep/sweep.csv" || fail "another sweep without a model"
+run sweep "$work/mine.yaml" "load=$work/run" --world 2 --machine h100 -o "$work/mine-sweep" --measure 1 --rounds 1 --steps 3
+grep -q '^1 measured' "$work/log" || fail "no layout was measured without a model"
+exits 2 "load: nothing there .*$work/none holds no checkpoint" sweep "$work/mine.yaml" "load=$work/none" --machine h100
+run "$work/whole.yaml" "save=$work/moe" num_moe_experts=2 train_iters=1
+run experts "$work/mine.yaml" "load=$work/moe" --steps 1
+run schedule "$work/mine.yaml" "load=$work/run" --world 2 pipeline_model_parallel_size=2
+run bubble "$work/mine.yaml" "load=$work/run" --real --steps 1 --schedules 1f1b --p 2 --m 2
 run "$work/mine.yaml" "load=$work/start" "save=$work/long" seq_length=128 train_iters=1
 exits 4 "hidden_size is 16 there, 32 here" "$work/mine.yaml" "load=$work/start" hidden_size=32 "save=$work/no"
 exits 4 "num_attention_heads is 2 there, 5 here" "$work/mine.yaml" "load=$work/start" num_attention_heads=5 "save=$work/no"
