@@ -504,8 +504,9 @@ static const char *advice(Training *t)
 }
 
 /* Prints where the run stands, what is saved, where the report is, and the command that continues it.
+ *   report    in  bool: there is one
  *   interval  in  the advice on save_interval; NULL: none */
-static void say_end(const Training *t, const char *interval)
+static void say_end(const Training *t, int report, const char *interval)
 {
     int64_t i = t->run.progress.iteration;
     printf("%s: iteration %ld of %ld is done\n", t->why, i, t->total);
@@ -515,7 +516,8 @@ static void say_end(const Training *t, const char *interval)
     else
         printf("saved   %s/checkpoints/iter_%07ld%s\n", t->dir.path, t->saved,
                t->saved < i ? "; what came after it is not saved" : "");
-    printf("report  %s/report.html\n", t->dir.path);
+    if (report)
+        printf("report  %s/report.html\n", t->dir.path);
     if (interval)
         printf("save_interval: %s\n", interval);
     if (t->saved >= 0)
@@ -609,9 +611,9 @@ int training_run(int argc, char **argv)
         log_fact(t.log, "timeline", said);
     }
     const char *interval = speaks(&t) ? advice(&t) : NULL;
-    log_close(t.log, t.why);
+    int report = log_close(t.log, t.why);
     if (speaks(&t))
-        say_end(&t, interval);
+        say_end(&t, report, interval);
     snprintf(said, sizeof said, "code %d", code);
     if (speaks(&t))
         job_tell(said);                /* from here on a signal does not change the exit code */

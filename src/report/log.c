@@ -388,10 +388,10 @@ void log_status(Log *l, const char *fmt, ...)
     console_status(&l->console, text);
 }
 
-void log_close(Log *l, const char *why)
+int log_close(Log *l, const char *why)
 {
     if (!l)
-        return;
+        return 0;
     char reason[WHY];
     log_last(l);
     console_close(&l->console);
@@ -406,7 +406,8 @@ void log_close(Log *l, const char *why)
         warn("%s lacks %lld records", l->events.path, (long long)l->events.lost);
     if (l->console.lost)
         warn("standard output lost %lld lines", (long long)l->console.lost);
-    if (l->run_dir && !report_write(l->run_dir, reason))
+    int written = l->run_dir && report_write(l->run_dir, reason);
+    if (l->run_dir && !written)
         warn("there is no new report: %s", reason);
     about_close(&l->about);
     routers_free(&l->routers);
@@ -416,4 +417,5 @@ void log_close(Log *l, const char *why)
         close(l->dir);
     free(l->run_dir);
     free(l);
+    return written;
 }

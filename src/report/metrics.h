@@ -194,9 +194,10 @@ void log_fact(Log *l, const char *name, const char *text);
 /* Sets the planned and used bytes of a memory category in run.json; -1: not known. */
 void log_memory(Log *l, const char *category, int64_t planned, int64_t used);
 
-/* Calls log_last, ends the live line, writes report.html and closes the files.
+/* Calls log_last, ends the live line, writes report.html and closes the files. Returns 1 if report.html is
+ * written.
  * why: one line, how the run ended ("finished", "stopped by SIGTERM after a checkpoint"). */
-void log_close(Log *l, const char *why);
+int log_close(Log *l, const char *why);
 
 /* Writes run_dir/report.html anew from metrics.jsonl, run.json, config.yaml, samples.jsonl, trace.json and
  * plan.json; any of them may be missing. Returns 1, or 0 with a reason in why when the page cannot be

@@ -172,6 +172,10 @@ grep -q "would lose least" D/report.html || fail "no advice in the report"
 want 0 tiny.yaml save=N save_at_end=false train_iters=2
 says "^saved   nothing"
 ! grep -q '^go on' log || fail "a command that would go on from nothing"
+says "^report  N/report.html"
+mkdir -p P/report.html/taken                   # a report that cannot be written is no line `report`
+want 0 tiny.yaml save=P train_iters=2
+grep -q '^warning: there is no new report: ' errors && ! grep -q '^report ' log || fail "a report that is not there"
 
 # folders whose names YAML takes for a number, nothing, a list, a comment, a variable
 for name in 123 null '[x]' 'a #2' '${HOME}'; do
