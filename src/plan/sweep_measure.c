@@ -85,13 +85,16 @@ static void remove_tree(const char *path)
             path, strerror(errno));
 }
 
-/* Settings of every launch: all steps are logged; no evaluation, no checkpoint. on_spike rewind would need a
- * checkpoint. */
+/* Settings of every launch: all steps are logged, in its own folder; no evaluation, no checkpoint, which
+ * moe_use_upcycling and on_spike rewind would need; every step has the batch of the last segment, for which
+ * it is predicted. The last three have values of their own. */
 static const char *const still[] = {
     "log_interval=1", "eval_interval=null", "memory_save_interval=null", "save_interval=null",
     "save_retain_interval=null", "save_at_end=false", "on_spike=warn", "load=null", "finetune=false",
-    "trace_steps=[]", "exit_duration_in_mins=null", "log_reference=true", "exit_interval=", "save="};
-enum { STILL = sizeof still / sizeof *still };
+    "trace_steps=[]", "exit_duration_in_mins=null", "log_reference=true", "tensorboard_dir=null",
+    "moe_use_upcycling=false", "step_batch_size_schedule=null", "global_batch_size=", "exit_interval=",
+    "save="};
+enum { STILL = sizeof still / sizeof *still, OWN = 3 };
 
 static int is_still(const char *arg)
 {
@@ -102,7 +105,7 @@ static int is_still(const char *arg)
 }
 
 /* Writes `train run CONFIG ...` to line; returns the number of arguments. */
-static int job_of(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS], char *steps, char *save,
+static int job_of(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_ARGS], char *const own[OWN],
                   char **line)
 {
     int n = 0, layout = layout_args(s, l, text);
@@ -113,10 +116,10 @@ static int job_of(const Sweep *s, const SweepLayout *l, LayoutArg text[LAYOUT_AR
             line[n++] = s->args[i];
     for (int i = 0; i < layout; i++)
         line[n++] = text[i];
-    for (int i = 0; i < STILL - 2; i++)
+    for (int i = 0; i < STILL - OWN; i++)
         line[n++] = (char *)still[i];
-    line[n++] = steps;
-    line[n++] = save;
+    for (int i = 0; i < OWN; i++)
+        line[n++] = own[i];
     return n;
 }
 
@@ -125,11 +128,13 @@ static Visit measure(const Sweep *s, int at)
 {
     Visit v = {.layout = at};
     LayoutArg text[LAYOUT_ARGS];
-    char *run = xasprintf("%s/run", s->dir), *name = config_string(run), *save = xasprintf("save=%s", name);
-    char *steps = xasprintf("exit_interval=%d", s->steps), *errors = xasprintf("%s/errors", s->dir), **line;
+    char *run = xasprintf("%s/run", s->dir), *name = config_string(run);
+    char *errors = xasprintf("%s/errors", s->dir), **line;
+    char *own[OWN] = {xasprintf("global_batch_size=%lld", (long long)s->layout[at].batch),
+                      xasprintf("exit_interval=%d", s->steps), xasprintf("save=%s", name)};
     line = xcalloc((size_t)s->nargs + LAYOUT_ARGS + STILL + 2, sizeof *line);
     remove_tree(run);
-    int n = job_of(s, &s->layout[at], text, steps, save, line);
+    int n = job_of(s, &s->layout[at], text, own, line);
     v.code = launch_job(s->world, n, line, NULL, errors, s->timeout);
     if (v.code == EXIT_DONE)
         read_run(&v, run);
@@ -141,10 +146,10 @@ static Visit measure(const Sweep *s, int at)
             v.why);
     remove_tree(run);
     unlink(errors);
+    for (int i = 0; i < OWN; i++)
+        free(own[i]);
     free(line);
-    free(steps);
     free(errors);
-    free(save);
     free(name);
     free(run);
     return v;

@@ -74,6 +74,17 @@ sweep expert $experts expert_model_parallel_size=2 pipeline_model_parallel_size=
 wrote expert 5 5 1
 [ "$(grep -c ',2,1,[01],[01],2,' "$work/expert/sweep.csv")" = 5 ] || fail "another ep than 2"
 grep -q '^  expert_model_parallel_size: 2$' "$work/out" || fail "the winner does not say its expert ranks"
+# nor does it load: experts that begin as copies of a checkpoint's mlp are measured with new ones; its events are its own
+"$TRAIN" "$work/tiny.yaml" "save=$work/dense" train_iters=1 > "$work/out" 2> "$work/err" || fail "a dense model"
+# shellcheck disable=SC2086
+sweep copied $experts expert_model_parallel_size=2 pipeline_model_parallel_size=1 --measure 1 --rounds 1 --steps 3 \
+    moe_use_upcycling=true load="$work/dense" tensorboard_dir="$work/events" || fail "sweep copied"
+wrote copied 5 5 1
+[ ! -e "$work/events" ] || fail "launches write events among those of the user's runs"
+# every step has the batch that was predicted, the last one of a schedule: 8 samples are two steps of 4, of which one counts
+sweep growing tensor_model_parallel_size=2 recompute_granularity=none micro_batch_size=2 --measure 1 --rounds 1 --steps 3 \
+    global_batch_size=null "step_batch_size_schedule='0:2 1K:4'" train_iters=null train_samples=8 || fail "sweep growing"
+grep -q '"steps_ms":\[[^,]*\],' "$work/growing/sweep.jsonl" || fail "other batches: $(cat "$work/growing/sweep.jsonl")"
 sed 's/memory_gib: 4/memory_gib: 1.001/' "$work/machine.yaml" > "$work/little.yaml"
 "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/little.yaml" --world 2 -o "$work/little" > "$work/out" 2> "$work/err" ||
     fail "nothing fits"
