@@ -23,7 +23,8 @@ const Config *start_plan(const char *path, Args *a, int world);
 char **start_args(const char *path, int nargs, char **args, int *n);
 
 /* The largest legal world of at most `most` ranks and at least min_world, for the configuration of a job of
- * `world` ranks. Dies if there is none, or if min_world is not set. */
+ * `world` ranks: `world` where there is room for it. Dies if there is none, or if a smaller one is needed and
+ * min_world is not set. */
 int start_smaller(const char *path, Args *a, int world, int most);
 
 /* The samples that the whole run takes; their number decides their order. `batch` when the config gives

@@ -129,6 +129,12 @@ done
 "$TRAIN" plan "$work/tiny.yaml" --calibrate --machine "$work/nowhere/new.yaml" > "$work/out" 2> "$work/err" && rc=0 || rc=$?
 [ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/err")" = 1 ] && [ "$(wc -l < "$work/err")" = 1 ] || fail "--calibrate into no folder: $rc"
 cmp "$work/tiny.yaml" "$work/before.yaml" || fail "the configuration was written over"
+for most in 2 3; do        # there is room for the whole job
+    "$TRAIN" plan "$work/tiny.yaml" --world 2 --at-most $most > "$work/out" 2> "$work/err" && [ "$(cat "$work/out")" = 2 ] ||
+        fail "--at-most $most of 2 ranks: $(cat "$work/out")"
+done
+"$TRAIN" plan "$work/tiny.yaml" --world 2 --at-most 8 min_world=1 > "$work/out" 2> "$work/err" && [ "$(cat "$work/out")" = 2 ] ||
+    fail "a job of 2 ranks goes on with $(cat "$work/out")"
 "$TRAIN" plan "$work/tiny.yaml" --world 8 --at-most 7 min_world=2 --json > "$work/out" || fail "at most"
 [ "$(cat "$work/out")" = '{"world": 4}' ] || fail "--at-most --json: $(cat "$work/out")"
 exit 0
