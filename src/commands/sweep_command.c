@@ -623,6 +623,8 @@ int command_sweep(int argc, char **argv)
                .objective = objective_of(&a), .price = args_number(&a, "--price"), .watts = NAN};
     s.path = cli_next(&a, "CONFIG");
     cli_end(&a);
+    s.given = a.v;
+    s.ngiven = a.n;
     s.args = start_args(s.path, a.n, a.v, &s.nargs);
     if (job_launched(&rank) > 1)
         die(EXIT_CONFIG, "usage",

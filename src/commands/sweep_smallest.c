@@ -74,7 +74,7 @@ static void answer(const Sweep *s, json_t *tried, int json)
         printf("%d rank%s of %s: the smallest of these worlds in which a layout fits\n", s->world,
                s->world > 1 ? "s" : "", s->machine);
         sweep_winner(stdout, s);
-        char *path = args_text(1, (char *[]){(char *)s->path}), *words = args_text(s->nargs, s->args);
+        char *path = args_text(1, (char *[]){(char *)s->path}), *words = args_text(s->ngiven, s->given);
         char *machine = args_text(1, (char *[]){(char *)s->machine});
         printf("next       train sweep%s --world %d --machine%s%s ranks all layouts\n", path, s->world,
                machine, words);

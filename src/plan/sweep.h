@@ -80,6 +80,8 @@ typedef struct {
     const char *path;              /* of the configuration */
     int nargs;
     char **args;                   /* [nargs] key=value of the command line without swept keys */
+    int ngiven;
+    char **given;                  /* [ngiven] key=value of the command line, as given */
     int world;
     const char *machine;           /* as machine_load takes it */
     const char *schedule;          /* of the configuration; NULL: it names none */

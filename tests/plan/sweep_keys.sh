@@ -173,6 +173,17 @@ seven='num_layers=32 hidden_size=4096 num_attention_heads=32 ffn_hidden_size=110
     needs 2 $seven
     needs 3 $seven --world 12,3,6 global_batch_size=1026
 }
+# the next command has the sizes that were given, and none that stands for one rank where those of the file divide nothing
+{ cat "$work/plain.yaml"; echo "parallel: {tensor_model_parallel_size: 3, pipeline_model_parallel_size: 3}"; } > "$work/gpt.yaml"
+# shellcheck disable=SC2086
+"$TRAIN" sweep "$work/gpt.yaml" --machine h100 --smallest-world $llama $seven pipeline_model_parallel_size=1 'recompute_modules=[mlp]' \
+    > "$work/out" 2> "$work/err" || fail "sizes given"
+next=$(grep '^next' "$work/out")
+for key in tensor_model_parallel_size=1 recompute_granularity= micro_batch_size=; do
+    case $next in *"$key"*) fail "$key was not given: $next" ;; esac
+done
+case $next in *" pipeline_model_parallel_size=1 'recompute_modules=[mlp]' ranks all layouts") ;; *) fail "other sizes: $next" ;; esac
+cp "$work/plain.yaml" "$work/gpt.yaml"
 needs 4 num_layers=40 hidden_size=5120 num_attention_heads=40 ffn_hidden_size=13824
 needs 16 num_layers=80 hidden_size=8192 num_attention_heads=64 num_query_groups=8 ffn_hidden_size=28672
 needs 128 num_layers=126 hidden_size=16384 num_attention_heads=128 num_query_groups=8 ffn_hidden_size=53248 --world 64,128
