@@ -128,8 +128,8 @@ static void take_fixed(Sweep *s, const Rest *rest)
         if (option == OPT_recompute_method || option == OPT_recompute_num_layers)
             die(EXIT_CONFIG, "sweep", "train sweep recomputes whole layers one by one and has no use for %s; "
                 "change: leave it out", options[option].key);
-        if (option == OPT_cp_comm_type)        /* stays in the arguments: layouts do not name it */
-            s->fixed |= FIXED_KIND;
+        if (option == OPT_cp_comm_type || option == OPT_hierarchical_context_parallel_sizes)
+            s->fixed |= FIXED_KIND;            /* they stay in the arguments: layouts do not name them */
         if (option == OPT_expert_tensor_parallel_size)
             s->only.etp = (int)c->expert_tensor_parallel_size;
         if (at >= 0)

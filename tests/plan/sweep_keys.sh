@@ -99,6 +99,9 @@ planned chunks num_layers=7 pipeline_model_parallel_size=2 num_virtual_stages_pe
 
 sweep none --world 4 tensor_model_parallel_size=3
 [ $? = 2 ] && grep -q '^error\[sweep\] no layout of 4 ranks is legal .* or a size that is given' "$work/err" || fail "three of four ranks"
+# sizes of a2a+p2p that are given stay, too: they are none of the kind p2p, which is the file's
+sweep sizes --world 4 context_parallel_size=4 'hierarchical_context_parallel_sizes=[2, 2]' && fail "sizes of a kind that is not given"
+sweep sizes --world 4 context_parallel_size=4 'hierarchical_context_parallel_sizes=[2, 2]' 'cp_comm_type=[a2a+p2p]' || fail "a2a+p2p"
 
 # several worlds: one list, efficiency beside the best of the smallest world; a world where nothing is legal is none
 sweep worlds --world 8,2,6,4 tensor_model_parallel_size=2 recompute_granularity=none || fail "worlds"
