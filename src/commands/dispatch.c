@@ -103,9 +103,13 @@ static int dispatch(int argc, char **argv)
 int commands_dispatch(int argc, char **argv, int (*train)(int argc, char **argv))
 {
     training = train;
-    int code = dispatch(argc, argv), lost = fflush(stdout);
+    int rank, code = dispatch(argc, argv), lost = fflush(stdout);
     if ((lost || ferror(stdout)) && !trains)
         die(EXIT_RESOURCE, "write", "standard output cannot be written%s%s; change: free space there, or "
             "send it elsewhere", lost ? ": " : "", lost ? strerror(errno) : "");
+    char said[24];
+    snprintf(said, sizeof said, "code %d", code);
+    if (job_launched(&rank) > 1 && !rank)
+        job_tell(said);                /* a rank that dies while MPI closes does not change it: all is done */
     return code;
 }

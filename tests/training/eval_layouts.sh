@@ -30,3 +30,36 @@ layout 2 pipeline_schedule=zb-v "pipeline_model_parallel_layout='E||t|tL'"
 layout 3 pipeline_schedule=zb-v "pipeline_model_parallel_layout='E|t|||t|L'"
 layout 2 pipeline_schedule=interleaved num_virtual_stages_per_pipeline_rank=3 "pipeline_model_parallel_layout='E||t|||tL'"
 layout 2 pipeline_schedule=1f1b
+
+# a rank that dies in MPI_Finalize, when the command has given its results, does not change the command's code
+cat > last.c <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+int MPI_Finalize(void)
+{
+    int (*real)(void) = (int (*)(void))dlsym(RTLD_NEXT, "MPI_Finalize");
+    if (atoi(getenv("OMPI_COMM_WORLD_RANK")) == 1) {
+        sleep(3);                      /* rank 0 is there, too */
+        signal(SIGSEGV, SIG_DFL);
+        raise(SIGSEGV);
+    }
+    return real();
+}
+C
+${CC:-cc} -shared -fPIC -O1 -o last.so last.c -ldl
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0"
+# late CODE COMMAND...: ends with CODE
+late() {
+    want=$1
+    shift
+    LD_PRELOAD=$work/last.so "$launch" -n 2 "$@" > log 2>&1 && rc=0 || rc=$?
+    [ $rc = "$want" ] || fail "$*: exit $rc, not $want"
+}
+"$TRAIN" tiny.yaml save=two save_at_end=true > log 2>&1 || fail one more rank
+late 0 eval two --json
+grep -q '"valid_loss"' log && ! grep -q '^error' log || fail "an evaluation that was done has failed"
+late 0 tiny.yaml save=three eval_iters=0
+late 2 eval two --split dev
