@@ -134,13 +134,14 @@ int start_smaller(const char *path, Args *a, int world, int most)
 {
     const Config *cfg = start_load(path, a->n, a->v, world, USE_MODEL);
     int64_t least = cfg->min_world;
-    int smaller = most < cfg->world, found = cfg->world;
-    if (smaller && least == CFG_ABSENT)
-        die(EXIT_CONFIG, "min-world", "min_world is not set, so the job goes on with %d ranks or not at all; "
-            "change: set min_world to the smallest world that may go on", cfg->world);
-    if (smaller)
+    int found = cfg->world;
+    if (most < cfg->world) {
+        if (least == CFG_ABSENT)
+            die(EXIT_CONFIG, "min-world", "min_world is not set, so the job goes on with %d ranks or not at "
+                "all; change: set min_world to the smallest world that may go on", cfg->world);
         found = config_largest_world(path, a->n, a->v, most, saved_config);
-    if (smaller && found < least)
+    }
+    if (found < least)
         die(EXIT_CONFIG, "min-world", "the largest world that this layout and batch allow on %d slots is %d, "
             "and min_world is %ld; change: lower min_world, or the sizes of the layout", most, found, least);
     free(a->v);
