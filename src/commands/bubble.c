@@ -135,8 +135,10 @@ int command_bubble(int argc, char **argv)
     if (simulated + real > 1)
         die(EXIT_CONFIG, "usage",
             "train bubble: --simulate measures nothing, --real measures; change: give one of them");
-    int code = real ? computed(&t, path, &range, &a) : clocked(&t, path, &range, &a, simulated);
     job_launched(&rank);
+    cli_may_write("--csv", rank ? NULL : csv);
+    cli_may_write("--svg", rank ? NULL : svg);
+    int code = real ? computed(&t, path, &range, &a) : clocked(&t, path, &range, &a, simulated);
     if (!code && rank == 0) {
         if (csv)
             write_to(csv, &t, bubble_csv);

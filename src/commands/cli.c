@@ -2,6 +2,10 @@
 #define _GNU_SOURCE
 #include "commands.h"
 #include "config_table.h"
+#include "file.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 Args cli_open(const char *command, int argc, char **argv)
@@ -117,6 +121,20 @@ const char *cli_config(Args *a)
         loads |= !strncmp(a->v[i], "load=", 5);
     }
     return file || !loads ? cli_next(a, "CONFIG, or load=DIR,") : NULL;
+}
+
+void cli_may_write(const char *flag, const char *path)
+{
+    if (!path)
+        return;
+    char *folder = file_parent(path), *within = xasprintf("%s/.", path);
+    int is_folder = !access(within, F_OK), there = !access(path, F_OK);
+    errno = is_folder ? EISDIR : 0;
+    if (is_folder || access(there ? path : folder, W_OK))
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: %s with a file that you may write", path,
+            strerror(errno), flag);
+    free(folder);
+    free(within);
 }
 
 void cli_needs(const Args *a, const char *value, const char *flag, const char *change)

@@ -5,7 +5,6 @@
 #include "calibrate.h"
 #include "commands.h"
 #include "config_table.h"
-#include "file.h"
 #include "hints.h"
 #include "joint.h"
 #include "json_number.h"
@@ -13,11 +12,8 @@
 #include "run_costs.h"
 #include "split.h"
 #include "start.h"
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 static const struct { const char *name; size_t at; } categories[] = {
     {"parameters", offsetof(Memory, parameters)}, {"gradients", offsetof(Memory, gradients)},
@@ -390,11 +386,7 @@ static void command_calibrate(const Config *c, const char *path, int argc, char 
     if (!calibrate_may_write(path))
         die(EXIT_CONFIG, "machine", "%s is there, and --calibrate has not written it; change: --machine with "
             "another file, or remove this one", path);
-    char *folder = file_parent(path);
-    if (access(folder, W_OK))                          /* measuring takes a minute */
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: --machine with a file that you may write",
-            path, strerror(errno));
-    free(folder);
+    cli_may_write("--machine", path);
     char **line = xcalloc((size_t)argc + 1, sizeof *line);
     line[0] = "plan";
     memcpy(line + 1, argv, (size_t)argc * sizeof *argv);

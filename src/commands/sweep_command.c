@@ -645,6 +645,7 @@ int command_sweep(int argc, char **argv)
         free(a.v);
         return EXIT_DONE;
     }
+    cli_may_write("--csv", csv);
     if (s.measure)
         check_corpus(c);
     if (!file_make_dirs(s.dir, why))

@@ -23,6 +23,10 @@ sweep() {
     shift
     "$TRAIN" sweep "$work/gpt.yaml" --machine "$work/slow.yaml" -o "$work/$folder" "$@" > "$work/out" 2> "$work/err"
 }
+# a table that cannot be written is told of before anything is predicted or measured
+sweep nowhere --world 4 --csv "$work/no/table.csv" && fail "a table in a folder that is not there"
+[ $? = 5 ] && grep -q '^error\[write\] cannot write .*no/table.csv: No such file.*; change: --csv with a file' "$work/err" && [ ! -e "$work/nowhere" ] ||
+    fail "a table in a folder that is not there: what is said, or a folder is left"
 # column NAME: the number of a column of sweep.csv
 column() { head -n 1 "$csv" | tr ',' '\n' | grep -n "^$1\$" | cut -d: -f1; }
 # layouts FOLDER: predicted ms, and all that names a layout but what overlaps, of those that fit, best first
