@@ -359,19 +359,23 @@ static void rewind_run(Training *t, SpikeTold *told)
     flight_phase(PHASE_STEP);
 }
 
-/* Records the spike that the step collected last was, if it was one, and goes back where that is asked. */
+/* Records the spike that the step collected last was, if it was one, and goes back where that is asked. Ends
+ * the run where steps are spikes on and on. */
 static void act_on_spike(Training *t)
 {
     if (!t->run.spikes.now.iteration)
         return;
     SpikeTold told = tell_spike(t);
-    if (t->cfg->on_spike == ON_SPIKE_REWIND) {
+    int stay = spikes_stay(&t->run.spikes, t->cfg);
+    if (t->cfg->on_spike == ON_SPIKE_REWIND && !stay) {
         rewind_run(t, &told);
         json_decref(told.record);
         free(told.text);
         told = tell_spike(t);
     }
     say_spike(&told);
+    if (stay)
+        spikes_end(&t->run.spikes, t->cfg);
 }
 
 /* Collects and logs the metrics of finished steps, oldest first, until at most `open` steps are

@@ -100,11 +100,19 @@ void spikes_see(Spikes *s, const Config *cfg, const Spike *step)
         return;
     s->skipped++;
     spikes_leave_out(s, step->iteration, step->first, step->samples);
-    if (s->in_a_row >= cfg->spike_window)
-        die(EXIT_NUMERIC, "spikes", "iteration %lld: loss %g and gradient norm %g; the last %lld steps were "
-            "all above the limits and updated nothing; change: lower lr, look at the corpus, raise "
-            "spike_sigma, or set on_spike to %swarn", (long long)step->iteration, step->loss, step->norm,
-            (long long)cfg->spike_window, cfg->on_spike == ON_SPIKE_SKIP ? "rewind or " : "");
+}
+
+int spikes_stay(const Spikes *s, const Config *cfg)
+{
+    return cfg->on_spike != ON_SPIKE_WARN && s->in_a_row >= cfg->spike_window;
+}
+
+void spikes_end(const Spikes *s, const Config *cfg)
+{
+    die(EXIT_NUMERIC, "spikes", "iteration %lld: loss %g and gradient norm %g; the last %lld steps were "
+        "all above the limits and updated nothing; change: lower lr, look at the corpus, raise "
+        "spike_sigma, or set on_spike to %swarn", (long long)s->now.iteration, s->now.loss, s->now.norm,
+        (long long)cfg->spike_window, cfg->on_spike == ON_SPIKE_SKIP ? "rewind or " : "");
 }
 
 /* ---- the state ---- */

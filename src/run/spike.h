@@ -43,9 +43,13 @@ void spikes_close(Spikes *s);
 /* The limits of the step `iteration`; INFINITY while too few good steps are known. */
 Limits spikes_limits(const Spikes *s, const Config *cfg, int64_t iteration);
 
-/* Judges a finished step, whose loss and norm are finite, and remembers it. Sets s->now. Dies with
- * EXIT_NUMERIC when a whole window of steps in a row was held: the level has changed for good. */
+/* Judges a finished step, whose loss and norm are finite, and remembers it. Sets s->now. */
 void spikes_see(Spikes *s, const Config *cfg, const Spike *step);
+
+/* Whether a whole window of steps in a row was held: the level has changed for good. spikes_end dies of that
+ * with EXIT_NUMERIC, once the last one is recorded. */
+int spikes_stay(const Spikes *s, const Config *cfg);
+_Noreturn void spikes_end(const Spikes *s, const Config *cfg);
 
 /* Records that the weights have not seen the samples [first, first + samples). */
 void spikes_leave_out(Spikes *s, int64_t iteration, int64_t first, int64_t samples);

@@ -147,7 +147,10 @@ done
 
 # ---- the level changes for good
 run 1 6 "$work/tiny.yaml" save="$work/level" spike_sigma=1e-9 spike_window=4 train_iters=400
-grep -q 'error\[spikes\].*change: ' "$work/log" || bad "a run that skips on and on"
+end=$(sed -n 's/^error\[spikes\] iteration \([0-9]*\): .*change: .*/\1/p' "$work/log")
+[ "$end" ] || bad "a run that skips on and on"
+[ -f "$work/level/replay/$(printf 'iter_%07d' "$end").json" ] && spikes "$work/level" | grep -q "\"iteration\": $end," ||
+    bad "the spike that ends a run is not recorded"
 
 # ---- replay
 value() { sed -nE "s/^ *\"$1\": ([^,]*),?\$/\1/p" "$work/log" | head -1; }
