@@ -371,9 +371,10 @@ static void product(Device *d, int64_t m, int64_t n, int64_t k, Fp8Format fa, Dt
 int main(int argc, char **argv)
 {
     static const float by[] = {1, 0x1p-9f, 3.7f, 0x1p20f};
+    int few = test_few(), rows = few ? 130 : 300, cols = few ? 400 : 656;
     codes();
     for (int i = 0; i < ISAS; i++)
-        for (int threads = 1; isa_wanted(i, argc, argv) && threads < 4; threads += 2) {
+        for (int threads = 1; isa_wanted(i, argc, argv) && threads < (few ? 2 : 4); threads += 2) {
             Device d;
             cpu_open(&d, F32, isa_names[i], threads);
             for (int k = 0; k < 16; k++)
@@ -384,17 +385,17 @@ int main(int argc, char **argv)
                 norms(&d, k & 1 ? NORM_RMS : NORM_LAYER, k & 2 ? F16 : BF16, k % 3,
                       scalings[(k + k / 4) % 4]);
             for (int k = 0; k < 32; k++)
-                blocks(&d, k & 16 ? 300 : 77, k & 8 ? 656 : 128, k & 1 ? F16 : BF16, formats[k >> 1 & 1],
+                blocks(&d, k & 16 ? rows : 77, k & 8 ? cols : 128, k & 1 ? F16 : BF16, formats[k >> 1 & 1],
                        k & 4 ? FP8_SQUARES : FP8_VECTORS, (k + k / 8) % 4);
             for (int k = 0; k < 16; k++)
-                blocks(&d, k & 8 ? 300 : 77, k & 4 ? 656 : 96, k & 1 ? F16 : BF16, formats[k >> 1 & 1],
+                blocks(&d, k & 8 ? rows : 77, k & 4 ? cols : 96, k & 1 ? F16 : BF16, formats[k >> 1 & 1],
                        FP8_MX, (k + k / 4) % 4);
             blocks_nan(&d);
             blocks_product(&d, 45, 272, 416, FP8_MX, F32, 0);
-            blocks_product(&d, 130, 144, 1312, FP8_MX, F32, 1);
+            blocks_product(&d, few ? 33 : 130, 144, few ? 544 : 1312, FP8_MX, F32, 1);
             blocks_product(&d, 33, 48, 2080, FP8_MX, BF16, 0);
             blocks_product(&d, 45, 272, 400, FP8_SQUARES, F32, 0);
-            blocks_product(&d, 130, 144, 1296, FP8_VECTORS, F32, 1);
+            blocks_product(&d, few ? 33 : 130, 144, few ? 528 : 1296, FP8_VECTORS, F32, 1);
             blocks_product(&d, 33, 48, 2064, FP8_SQUARES, BF16, 0);
             scales(&d, 0);
             scales(&d, 1);
@@ -402,7 +403,7 @@ int main(int argc, char **argv)
             product(&d, 45, 112, 80, E5M2, BF16, 0);
             product(&d, 112, 80, 48, E5M2, F32, 1);
             product(&d, 33, 48, 1040, E4M3, F16, 0);
-            product(&d, 33, 48, test_few() ? 1104 : 4112, E4M3, BF16, 1);
+            product(&d, 33, 48, few ? 1104 : 4112, E4M3, BF16, 1);
             cpu_close(&d);
         }
     return test_end();
