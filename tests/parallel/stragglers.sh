@@ -80,7 +80,7 @@ if [ "${1:-}" = cuda ]; then
         optimizer.lr=0.001 precision.device=cuda precision.cublaslt_tune=1 fault.straggler_threshold=1
     gpu_job "$(sed -n 7p "$work/layouts")" 2 k_act_bwd 160
     gpu_job "$(sed -n 2p "$work/layouts")" 1 k_plain_fwd 160
-    gpu_job "$(sed -n 4p "$work/layouts")" 0 k_act_bwd 160 distributed_backend=staged
+    gpu_job "$(sed -n 4p "$work/layouts")" 0 k_act_bwd 160
     gpu_job "$(sed -n 1p "$work/layouts")" -1 none 0
     EMULATION_DEVICES=1 TRAIN=$EMULATED/train "$launch" -n 2 "$work/gpu.yaml" distributed_backend=staged save="$work/run" > "$work/log" 2>&1
     [ $? = 5 ] && grep -q 'several ranks share a GPU, which .*; change: straggler_threshold=0' "$work/log" ||
