@@ -143,4 +143,16 @@ killed front
 killed job
 killed mpirun
 killed front job
+
+# another launch takes the new folder for one that was left, and removes it before it is open
+mkdir "$work/bin"
+cat > "$work/bin/mktemp" <<SH
+#!/bin/sh
+made=\$($(command -v mktemp) "\$@") || exit
+case \$made in "$GRIDIRON_SHM"/*) mkdir "$work/once" 2> /dev/null && rmdir "\$made" ;; esac
+echo "\$made"
+SH
+chmod +x "$work/bin/mktemp"
+PATH=$work/bin:$PATH "$launch" -n 1 --restarts 0 help > "$work/log" 2>&1 || fail "a folder that another launch has removed: $(cat "$work/log")"
+[ -d "$work/once" ] || fail "no folder was removed"
 [ $bad = 0 ]
