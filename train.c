@@ -421,7 +421,8 @@ static int train_loop(Training *t)
                                      .reference_product_ms = speed.product_ms,
                                      .reference_copy_ms = speed.copy_ms});
         int64_t launched = t->run.progress.iteration;
-        int evaluates = t->valid && (launched % c->eval_interval == 0 || launched >= t->total);
+        int last = launched >= t->total && launched > c->eval_interval;
+        int evaluates = t->valid && (launched % c->eval_interval == 0 || last);
         /* an asynchronous device: this step stays open */
         settle(t, t->run.dev.late && !evaluates && !c->log_reference);
         if (t->run.progress.iteration < launched)      /* a rewind has dropped this step: it comes again */
