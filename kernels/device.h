@@ -746,13 +746,11 @@ struct Device {
     /* The time in which ops stand still. Only a late device has these. To *ms are added the ms by the
      * device's clock from the end of the ops launched before stall to what stall_end comes behind: waits for
      * others that were launched in between, and for the host where the device had nothing else to do. stalls
-     * returns how many have ended; stalls_wait(n) returns when those before the n-th have added their ms, and
-     * stall waits for some where the device is hundreds behind. One within another, or on a side stream, is
-     * none */
+     * adds those that are over on the device, such as those before a mark that has passed. stall waits for
+     * the oldest where the device is hundreds behind. One within another, or on a side stream, is none */
     void (*stall)(Device *d, double *ms);
     void (*stall_end)(Device *d);
-    int64_t (*stalls)(Device *d);
-    void (*stalls_wait)(Device *d, int64_t n);
+    void (*stalls)(Device *d);
     /* Host memory, zeroed and pinned, so that copies run at full speed */
     void *(*host_take)(Device *d, size_t bytes);
     void (*host_give)(Device *d, void *p, size_t bytes);

@@ -354,6 +354,18 @@ static int64_t cuda_side_end(Device *d)
     return trip_ticket(c, CUDA_ASIDE);
 }
 
+static void open_events(cudaEvent_t *e, int n, unsigned flags)
+{
+    for (int i = 0; i < n; i++)
+        CUDA_OK(cudaEventCreateWithFlags(&e[i], flags));
+}
+
+static void close_events(cudaEvent_t *e, int n)
+{
+    for (int i = 0; i < n; i++)
+        CUDA_OK(cudaEventDestroy(e[i]));
+}
+
 static int64_t cuda_mark(Device *d)
 {
     Cuda *c = cuda_of(d);
@@ -372,15 +384,15 @@ static double cuda_between(Device *d, int64_t from, int64_t to)
     return (double)ms;
 }
 
-/* Adds the ms of stalls until n are known. */
-static void cuda_stalls_wait(Device *d, int64_t n)
+/* Adds the ms of the stalls that are over, in their order. */
+static void cuda_stalls(Device *d)
 {
     Cuda *c = cuda_of(d);
     float ms;
-    BUG_ON(n > c->stalls);
-    for (; c->told < n; c->told++) {
+    for (; c->told < c->stalls; c->told++) {
         const CudaStall *s = &c->stall[c->told % CUDA_STALLS];
-        cuda_await(d, s->at[1]);
+        if (!cuda_done(s->at[1]))
+            return;
         CUDA_OK(cudaEventElapsedTime(&ms, s->at[0], s->at[1]));
         *s->ms += (double)ms;
     }
@@ -391,9 +403,13 @@ static void cuda_stall(Device *d, double *ms)
     Cuda *c = cuda_of(d);
     if (c->stalling++ || c->ops)
         return;
-    if (c->stalls - c->told == CUDA_STALLS)
-        cuda_stalls_wait(d, c->told + 1);
+    for (int i = 0; i < CUDA_STALLS && !c->stalls; i++)        /* most runs ask for none */
+        open_events(c->stall[i].at, 2, cudaEventDefault);
     CudaStall *s = &c->stall[c->stalls % CUDA_STALLS];
+    if (c->stalls - c->told == CUDA_STALLS) {
+        cuda_await(d, s->at[1]);
+        cuda_stalls(d);
+    }
     s->ms = ms;
     CUDA_OK(cudaEventRecord(s->at[0], c->compute));
 }
@@ -406,8 +422,6 @@ static void cuda_stall_end(Device *d)
         return;
     CUDA_OK(cudaEventRecord(c->stall[c->stalls++ % CUDA_STALLS].at[1], c->compute));
 }
-
-static int64_t cuda_stalls(Device *d) { return cuda_of(d)->stalls; }
 
 static void cuda_sync(Device *d)
 {
@@ -429,18 +443,6 @@ int cuda_count(void)
             "NVIDIA GPU and a driver that knows CUDA %d", e ? cudaGetErrorString(e) : "there is none",
             cudaGetErrorName(e ? e : cudaErrorNoDevice), CUDART_VERSION / 1000);
     return n;
-}
-
-static void open_events(cudaEvent_t *e, int n, unsigned flags)
-{
-    for (int i = 0; i < n; i++)
-        CUDA_OK(cudaEventCreateWithFlags(&e[i], flags));
-}
-
-static void close_events(cudaEvent_t *e, int n)
-{
-    for (int i = 0; i < n; i++)
-        CUDA_OK(cudaEventDestroy(e[i]));
 }
 
 static void cuda_mark_room(Device *d, int n)
@@ -502,7 +504,7 @@ void cuda_open(Device *d, Dtype real, int index)
                   .read_wait = cuda_read_wait, .snapshot = cuda_snapshot,
                   .wait_snapshots = cuda_wait_snapshots, .mark = cuda_mark, .between = cuda_between,
                   .mark_room = cuda_mark_room, .stall = cuda_stall, .stall_end = cuda_stall_end,
-                  .stalls = cuda_stalls, .stalls_wait = cuda_stalls_wait,
+                  .stalls = cuda_stalls,
                   .host_take = cuda_host_take, .host_give = cuda_host_give, .sync = cuda_sync};
 #define X(name, params, names) d->name = cuda_##name;
     OPS(X)
@@ -516,8 +518,6 @@ void cuda_open(Device *d, Dtype real, int index)
     open_events(c->landed, 2, cudaEventDisableTiming);
     open_events(&c->before, 1, cudaEventDisableTiming);
     cuda_mark_room(d, DEVICE_MARKS);
-    for (int i = 0; i < CUDA_STALLS; i++)
-        open_events(c->stall[i].at, 2, cudaEventDefault);
     c->workspace = cuda_memory(CUDA_WORKSPACE);
     c->piece = pinned_memory(CUDA_PIECES * CUDA_PIECE);
     c->landing = pinned_memory(2 * CUDA_PIECE);
@@ -544,7 +544,7 @@ void cuda_close(Device *d)
     close_events(c->landed, 2);
     close_events(&c->before, 1);
     close_events(c->mark, c->mark_room);
-    for (int i = 0; i < CUDA_STALLS; i++)
+    for (int i = 0; i < CUDA_STALLS && c->stalls; i++)
         close_events(c->stall[i].at, 2);
     CUDA_OK(cudaFree(c->workspace));
     CUDA_OK(cudaFreeHost(c->piece));

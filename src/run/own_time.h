@@ -74,8 +74,8 @@ void own_instr(OwnTime *o, const Instr *i, double start, double end, double load
  *   waits  in                what they waited for */
 void own_device(OwnTime *o, const double *ran, const DeviceWaits *waits);
 
+/* Writes what this rank's groups have done until now. */
 void own_groups(Grid *g, GroupTotals *now);
-
 /* Reduces a step's metrics over all ranks, with what the groups did from the last exchange to `now`, the end
  * of the step's launch: of a late device the next step has been launched since. With `all_own` (global) also
  * the own times, which begin anew. Returns [world] the own times of all ranks; NULL without all_own.

@@ -62,7 +62,6 @@ typedef struct {
     int spans;                 /* instructions in RunFlight.span */
     GroupTotals groups;        /* at the end of its launch */
     DeviceWaits waits;         /* of a late device, where own times are measured */
-    int64_t stalls;            /* Device.stalls: all of `waits` are among them */
     Limits limits;             /* a step above them is a spike */
 } Launched;
 #define STEPS_OPEN 2

@@ -175,8 +175,10 @@ void run_rewind(Run *r, const LoadFrom *from)
     RunProgress *p = &r->progress, here = *p;
     while (run_open_steps(r))          /* dropped: they come again */
         r->dev.read_wait(&r->dev, r->flight.step[r->flight.collected++ % STEPS_OPEN].ticket);
-    if (r->flight.span)                /* what they waited for goes to no later step */
-        r->dev.stalls_wait(&r->dev, r->dev.stalls(&r->dev));
+    if (r->flight.span) {              /* what they waited for goes to no later step */
+        r->dev.sync(&r->dev);
+        r->dev.stalls(&r->dev);
+    }
     data_settle(&r->params.data);
     data_gathered(&r->params.data);    /* what is under way would overwrite loaded weights */
     r->dev.wait_snapshots(&r->dev);    /* the load overwrites what a save may still copy */

@@ -215,7 +215,7 @@ static void add_spans(Run *r, const Launched *s, Metrics *m)
     }
     if (!s->spans)
         return;
-    r->dev.stalls_wait(&r->dev, s->stalls);
+    r->dev.stalls(&r->dev);
     own_device(&r->own, ran, &s->waits);
 }
 
@@ -377,7 +377,6 @@ void run_step(Run *r, const Metrics *so_far)
         sdc_seal(r);
     s->end = r->dev.mark(&r->dev);
     own_groups(&r->grid, &s->groups);
-    s->stalls = r->flight.span ? r->dev.stalls(&r->dev) : 0;
 }
 
 int run_open_steps(const Run *r) { return (int)(r->flight.launched - r->flight.collected); }
