@@ -9,11 +9,11 @@
 #include <memory>
 #include <vector>
 
-static const size_t PAGE = 4096, ALIGN = 256, HUGE = 2 << 20, SPACE = (size_t)256 << 30;
+static const size_t PAGE = 4096, ALIGN = 256, HUGE = 2 << 20;
 struct TensorPiece { size_t bytes; int live; };
 static std::map<char *, TensorPiece> pieces, pinned;
 static char *space, *top;
-static size_t taken;
+static size_t taken, space_bytes = (size_t)256 << 30;
 static int open_now = 1, guard;
 
 static size_t pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
@@ -35,7 +35,7 @@ static int inside(std::map<char *, TensorPiece> &all, const void *p, size_t byte
 int memory_is_device(const void *p, size_t bytes) { return inside(pieces, p, bytes); }
 int memory_is_pinned(const void *p, size_t bytes) { return inside(pinned, p, bytes); }
 
-static int in_space(const void *p) { return space && (char *)p >= space && (char *)p < space + SPACE; }
+static int in_space(const void *p) { return space && (char *)p >= space && (char *)p < space + space_bytes; }
 
 static const char *words(const void *p)
 {
@@ -75,7 +75,10 @@ static void faulted(int signal_number, siginfo_t *info, void *)
 
 void memory_open(void)
 {
-    space = top = (char *)mmap(nullptr, SPACE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int how = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    while ((space = top = (char *)mmap(nullptr, space_bytes, PROT_NONE, how, -1, 0)) == MAP_FAILED &&
+           space_bytes > (size_t)16 << 30)
+        space_bytes /= 2;          /* a program under valgrind has less than 128 GiB in all */
     if (space == MAP_FAILED)
         emulation_fail("no address space for device memory");
     guard = (int)emulation_option("EMULATION_GUARD", 0);
@@ -129,8 +132,8 @@ extern "C" cudaError_t cudaMalloc(void **p, size_t bytes)
     size_t size = pages((bytes + ALIGN - 1) / ALIGN * ALIGN);
     if (bytes > memory_size() - taken)
         return cudaErrorMemoryAllocation;
-    if (size + PAGE + HUGE > (size_t)(space + SPACE - top))
-        emulation_fail("%zu bytes of address space are used up: memory is never used again", SPACE);
+    if (size + PAGE + HUGE > (size_t)(space + space_bytes - top))
+        emulation_fail("%zu bytes of address space are used up: memory is never used again", space_bytes);
     if (size > HUGE)
         top += HUGE - (size_t)(top - space) % HUGE;
     char *start = top, *at = start + size - (bytes + ALIGN - 1) / ALIGN * ALIGN;
