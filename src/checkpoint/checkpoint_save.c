@@ -247,7 +247,8 @@ static void give_up(Saver *s, int64_t speaker, const char *why)
         memcpy(s->lost, why, WHY);
     all_ok(s->all, s->all->rank != speaker || s->failed < s->cfg->max_failed_saves, EXIT_RESOURCE, "save",
            "%d saves in a row have failed, the last: %s; this rank's part of a checkpoint needs %" PRId64
-           " bytes, %lld are free; change: free space under %s, or %s elsewhere",
+           " bytes, %lld are free; change: what keeps files from being written to %s (its room, its rights, "
+           "`ulimit -n`, `ulimit -f`), or %s elsewhere",
            s->failed, why, s->bytes, free_bytes(s), s->run_dir, place(s));
     end_save(s);
 }
