@@ -7,6 +7,7 @@
 #include "job.h"
 #include "memory_copies.h"
 #include "save_time.h"
+#include "source.h"
 #include "start.h"
 #include <math.h>
 #include <signal.h>
@@ -72,6 +73,19 @@ static int64_t newest_on_disk(Training *t)
     return newest;
 }
 
+/* Dies when this run's own folder gave the weights of a dense model for one with experts: that would begin
+ * another run in the folder. */
+static void refuse_upcycling_here(Training *t, const char *found)
+{
+    Comm *all = &t->run.grid.all;
+    const char *name = strrchr(found, '/');
+    int64_t iteration;
+    int trained = source_iteration(name ? name + 1 : found, &iteration) && iteration > 0;
+    all_ok(all, !t->cfg->moe_use_upcycling || !trained || t->run.progress.iteration, EXIT_CONFIG,
+           "run-directory", "%s holds a run of the dense model, and its model with experts would be another "
+           "one; change: load=%s with save=DIR, another folder", t->dir.path, t->dir.path);
+}
+
 /* Loads weights and state from `load`, if it is set; the initial values are there already. */
 static void start_from(Training *t)
 {
@@ -81,6 +95,7 @@ static void start_from(Training *t)
     t->run.checkpoint.from_memory = (int)t->dir.memory;
     char *found = run_load(&t->run, t->dir.from);
     if (t->dir.goes_on) {
+        refuse_upcycling_here(t, found);
         int memory = memory_holds(found);
         t->saved = memory ? newest_on_disk(t) : t->run.progress.iteration;
         saver_loaded(t->run.checkpoint.saver, t->saved, !memory);

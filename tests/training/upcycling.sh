@@ -46,11 +46,14 @@ same "$want" "$(loss "$work/etp" 1)" "ep 2 x etp 2"
 for step in 1 2 3; do same "$(loss "$work/one" $step)" "$(loss "$work/ep" $step)" "step $step"; done
 run load="$work/dense-bf16" params_dtype=bf16 $experts save="$work/bf16"
 
-# The run has experts now: it goes on, and it is no dense model.
+# The run has experts now: it goes on, and it is no dense model. It cannot begin in the dense run's folder.
 exits 75 "iteration        2/" load="$dense" $experts save="$work/part" exit_interval=2
 run load=latest $experts save="$work/part"
 [ "$(loss "$work/part" 3)" = "$(loss "$work/one" 3)" ] || fail "resumed: $(loss "$work/part" 3)"
 exits 4 "num_moe_experts is null there, 4 here" load="$dense" $experts moe_use_upcycling=false save="$work/no"
+find "$dense" -type f ! -name .lock | sort > "$work/before"
+exits 2 "^error.run-directory.*; change: load=.*dense-fp64 with save=DIR" load=latest $experts save="$dense"
+find "$dense" -type f ! -name .lock | sort | cmp - "$work/before" || fail "a refused start has touched the dense run"
 exits 2 "needs load: the checkpoint of the dense model" $experts save="$work/no"
 exits 2 "use moe_ffn_hidden_size 24" load="$dense" $experts moe_ffn_hidden_size=12 save="$work/no"
 exits 4 "ffn_hidden_size is 24 there, 12 here" load="$dense" $experts moe_ffn_hidden_size=12 ffn_hidden_size=12 \
