@@ -1,4 +1,5 @@
 /* culprit -- the first tensor that is not finite, found by running the failed step again */
+#include "config_table.h"
 #include "kept.h"
 #include <math.h>
 #include <stdio.h>
@@ -116,6 +117,15 @@ static _Noreturn void end_transient(Run *r, const Metrics *m, const char *bad, i
     die(EXIT_BUG, "transient", "no rank has spoken; change: report this");
 }
 
+/* What makes a step smaller, by keys that this run may set. */
+static const char *smaller_steps(const Config *c)
+{
+    const char *warmup = !isnan(c->lr_warmup_fraction)        ? "lr_warmup_fraction"
+                         : c->train_samples != CFG_ABSENT ? "lr_warmup_samples"
+                                                          : "lr_warmup_iters";
+    return textf("lower lr or raise %s, %s clip_grad", warmup, c->clip_grad > 0 ? "lower" : "set");
+}
+
 _Noreturn void run_not_finite(Run *r, const Launched *s)
 {
     Comm *all = &r->grid.all;
@@ -137,7 +147,7 @@ _Noreturn void run_not_finite(Run *r, const Launched *s)
     kept_write(r, &m, s->consumed_samples, s->limits, name);
     all_ok(all, all->rank != finder, EXIT_NUMERIC, "not-finite",
            "iteration %lld: loss %g; the first tensor that is not finite is %s; nothing was updated; change: "
-           "lower lr or raise lr_warmup_iters, lower clip_grad, or resume from an earlier checkpoint",
-           (long long)m.iteration, m.lm_loss, name);
+           "%s, or resume from an earlier checkpoint", (long long)m.iteration, m.lm_loss, name,
+           smaller_steps(r->cfg));
     die(EXIT_BUG, "not-finite", "no rank has found what is not finite; change: report this");
 }

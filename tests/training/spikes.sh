@@ -179,12 +179,18 @@ for n in 1 4; do
     run $n 6 "$work/tiny.yaml" save="$work/nan-$n" optimizer=sgd lr=1000 clip_grad=0 params_dtype=fp32 \
         on_spike=none $keys
     grep -q 'error\[not-finite\]' "$work/log" || bad "no stop"
+    grep -q 'change: lower lr or raise lr_warmup_iters, set clip_grad, or' "$work/log" || bad "no clip to lower"
     tensor=$(sed -nE 's/.*that is not finite is (.*); nothing.*/\1/p' "$work/log")
     run $n 0 replay "$work/nan-$n" --json
     said again true bitwise true first_not_finite "\"$tensor\""
     run $n 1 replay "$work/nan-$n" --json lr=1e-3
     said again false
 done
+
+# the keys that it names are those that this run may change
+run 1 6 "$work/tiny.yaml" save="$work/nan-samples" optimizer=sgd lr=1000 clip_grad=1e9 params_dtype=fp32 \
+    on_spike=none train_iters=null train_samples=400
+grep -q 'change: lower lr or raise lr_warmup_samples, lower clip_grad, or' "$work/log" || bad "counted in samples"
 
 # a replay keeps no copies: memory_save_interval of the run means nothing to it, under whichever launcher
 run 2 6 --restarts 2 "$work/tiny.yaml" save="$work/nan-copies" optimizer=sgd lr=1000 clip_grad=0 \
