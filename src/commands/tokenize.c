@@ -121,6 +121,7 @@ static void *grow(void *p, int64_t *room, int64_t need, size_t one)
 
 /* How files begin that hold no text. */
 #define PACKED "a compressed file", "unpack it first"
+#define SHARD "an llm.c shard, which is tokens already", "leave it out"
 static const struct { const char *magic; size_t bytes; const char *what, *change; } no_text[] = {
     {"\x1f\x8b", 2, PACKED},
     {"\x28\xb5\x2f\xfd", 4, PACKED},
@@ -131,12 +132,30 @@ static const struct { const char *magic; size_t bytes; const char *what, *change
     {"%PDF-", 5, "a PDF file", "extract its text first"},
     {"MMIDIDX", 8, "the index of a corpus, which is tokens already", "leave it and its .bin out, and keep -o "
      "PREFIX apart from the texts"},
+    {"\x88\xd8\x34\x01", 4, SHARD},        /* 20240520 */
+    {"\xa1\xd9\x34\x01", 4, SHARD},        /* 20240801 */
 };
 
 static int ends_in(const char *path, const char *end)
 {
     size_t n = strlen(path), m = strlen(end);
     return n > m && !strcasecmp(path + n - m, end);
+}
+
+/* Whether the file is the .bin of a Megatron pair: nothing in it says so, but its .idx does. */
+static int has_index(const char *path)
+{
+    char why[WHY], h[7] = {0}, *index = ends_in(path, ".bin") ? xstrdup(path) : NULL;
+    int64_t size;
+    if (!index)
+        return 0;
+    memcpy(index + strlen(index) - 4, ".idx", 4);
+    int fd = file_open(AT_FDCWD, index, 0, &size, why);
+    int read = fd >= 0 && size >= (int64_t)sizeof h && file_read_at(fd, index, h, sizeof h, 0, why);
+    if (fd >= 0)
+        close(fd);
+    free(index);
+    return read && !memcmp(h, "MMIDIDX", sizeof h);
 }
 
 static void add_input(Job *j, const char *path)
@@ -152,6 +171,10 @@ static void add_input(Job *j, const char *path)
         if (read && size >= (int64_t)no_text[i].bytes && !memcmp(h, no_text[i].magic, no_text[i].bytes))
             give_up(j, EXIT_DATA, "text",
                     xasprintf("%s: is %s; change: %s", path, no_text[i].what, no_text[i].change));
+    if (has_index(path))
+        give_up(j, EXIT_DATA, "text",
+                xasprintf("%s: is the tokens of a corpus; change: leave it and its .idx out, and keep -o "
+                          "PREFIX apart from the texts", path));
     int json = ends_in(path, ".jsonl") || ends_in(path, ".ndjson") || ends_in(path, ".json");
     j->input = xrealloc(j->input, sizeof *j->input * (size_t)(j->inputs + 1));
     int64_t from = json && read && !memcmp(h, "\xef\xbb\xbf", 3) ? 3 : 0;

@@ -291,6 +291,8 @@ static void test_mixed_folder(void)
     static const struct { const char *bytes, *part; } no_text[] = {
         {"PAR1xxxx", "is a Parquet file; change: write its column"},
         {"%PDF-1.7", "is a PDF file; change: extract"},
+        {"\x88\xd8\x34\x01" "xxxx", "is an llm.c shard, which is tokens already; change: leave it out"},
+        {"\xa1\xd9\x34\x01" "xxxx", "is an llm.c shard"},
     };
     char *dir = in_work("mixed"), *in = in_work("mixed/corpus"), *to = in_work("mixed-out");
     char *a = in_work("mixed/A.JSONL"), *b = in_work("mixed/b.Json"), *c = in_work("mixed/c.ndjson"),
@@ -315,7 +317,11 @@ static void test_mixed_folder(void)
 
     /* a corpus that was written among the texts is not read as a text the next time */
     CHECK(TOKENIZE(0, "", dir, "-o", in), "%s", said);
-    CHECK(TOKENIZE(EXIT_DATA, "corpus.idx: is the index of a corpus", dir, "-o", in), "%s", said);
+    CHECK(TOKENIZE(EXIT_DATA, "corpus.bin: is the tokens of a corpus; change: leave it", dir, "-o", in), "%s",
+          said);
+    char *index = in_work("mixed/corpus.idx");
+    CHECK(TOKENIZE(EXIT_DATA, "corpus.idx: is the index of a corpus", index, "-o", to), "%s", said);
+    free(index);
     CHECK(holds(in, 5, (const char *[]){"one", "two", "three", "four", "five"}, 1), "%s", said);
     char *all[] = {dir, in, to, a, b, c, d, wide};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
