@@ -82,6 +82,12 @@ same two "$work/jumps" "two ranks, the clock jumps"
 (ulimit -l 0; exec "$launch" -n 2 "$work/tiny.yaml" save="$work/unlocked") > "$work/log" 2>&1 ||
     fail "two ranks, no locked memory"
 same two "$work/unlocked" "two ranks, no locked memory"
+for streams in '<&-' '>&-' '2>&-' '<&- >&- 2>&-' '> /dev/full'; do
+    rm -rf "$work/streams"
+    sh -c "exec \"\$@\" $streams" sh "$launch" -n 2 "$work/tiny.yaml" save="$work/streams" > "$work/log" 2>&1 ||
+        fail "two ranks, streams $streams"
+    same two "$work/streams" "two ranks, streams $streams"
+done
 
 # limited LIMIT CAUSE -- under `ulimit LIMIT` the run ends with 5 and one error line that has CAUSE
 limited() {
