@@ -87,6 +87,61 @@ static void put_metrics(Log *l, const Metrics *m)
     free(line);
 }
 
+/* ---- TensorBoard's points over consumed samples ---- */
+
+/* Whether Megatron-LM writes the row at `offset` a second time, over consumed samples. */
+static int has_samples_twin(const Metrics *m, size_t offset)
+{
+    const void *twins[] = {&m->lm_loss,           &m->grad_norm,   &m->learning_rate, &m->loss_scale,
+                           &m->global_batch_size, &m->params_norm, &m->num_zeros};
+    for (size_t i = 0; i < sizeof twins / sizeof *twins; i++)
+        if ((const char *)m + offset == twins[i])
+            return 1;
+    return 0;
+}
+
+/* Writes a step's points over consumed samples. devices: NAN where not known. */
+static void step_over_samples(Log *l, const Metrics *m, double devices)
+{
+    Scalar s[METRIC_COUNT + 1];
+    char name[METRIC_COUNT][64];
+    int n = 0;
+    for (int i = 0; i < METRIC_COUNT; i++)
+        if (has_samples_twin(m, metric_defs[i].offset)) {
+            snprintf(name[n], sizeof name[n], "%s vs samples", metric_defs[i].tag);
+            s[n] = (Scalar){name[n], metric_get(m, i)};
+            n++;
+        }
+    s[n++] = (Scalar){"world-size vs samples", devices};
+    event_scalars(&l->events, about_now(), m->consumed_samples, s, n);
+}
+
+static void eval_over_samples(Log *l, int64_t samples, double loss)
+{
+    Scalar s[] = {{"lm loss validation vs samples", loss}, {"lm loss validation ppl vs samples", exp(loss)}};
+    event_scalars(&l->events, about_now(), samples, s, 2);
+}
+
+/* Writes the points over samples of a line of metrics.jsonl once more. The event file of a resumed run makes
+ * TensorBoard drop whatever lies from iteration last + 1 on, and TensorBoard takes samples for iterations.
+ *   step  in/out  the last line of a step; its iteration is that of an evaluation behind it */
+static void repeat_over_samples(Log *l, const json_t *line, int64_t last, Metrics *step)
+{
+    const json_t *loss = json_object_get(line, "valid_loss");
+    if (json_is_integer(json_object_get(line, "consumed_samples"))) {
+        for (int i = 0; i < METRIC_COUNT; i++) {
+            const json_t *v = json_object_get(line, metric_defs[i].name);
+            int known = json_is_number(v) || metric_defs[i].type == METRIC_INT;
+            metric_set(step, i, known ? json_number_value(v) : NAN);
+        }
+        if (step->consumed_samples > last)
+            step_over_samples(l, step, NAN);
+    } else if (json_is_number(loss) && step->consumed_samples > last &&
+               json_integer_value(json_object_get(line, "iteration")) == step->iteration) {
+        eval_over_samples(l, step->consumed_samples, json_number_value(loss));
+    }
+}
+
 /* Takes the course up to a line of metrics.jsonl, which may have been written before there was a goodput. */
 static void course_read(Course *c, const json_t *line)
 {
@@ -107,6 +162,7 @@ static void continue_lines(Log *l, const LogStart *s)
     char why[WHY];
     int64_t size, kept = 0, last = s->resume_iteration;
     Course course = l->course = (Course){.iteration = about_began(l->dir, last)};
+    Metrics step = {0};
     if (faccessat(l->dir, "metrics.jsonl", F_OK, 0)) {
         l->counted.skipped_iterations = (double)s->skipped;
         l->counted.nan_iterations = (double)s->nans;
@@ -121,6 +177,7 @@ static void continue_lines(Log *l, const LogStart *s)
         course_read(&course, o);
         if (json_is_integer(iteration) && json_integer_value(iteration) <= last) {
             l->course = course;
+            repeat_over_samples(l, o, last, &step);
             for (int i = 0; i < METRIC_COUNT; i++)
                 if (metric_defs[i].steps == STEPS_COUNT)
                     metric_set(&l->counted, i, metric_get(&l->counted, i) +
@@ -159,6 +216,11 @@ static void open_files(Log *l, const Config *cfg, const LogStart *s)
     const char *events = cfg->tensorboard_dir ? cfg->tensorboard_dir : l->run_dir;
     if ((l->dir = file_open_dir(AT_FDCWD, l->run_dir, 0, why)) < 0)
         die(EXIT_RESOURCE, "log", "%s; change: make the run directory, or choose another with save", why);
+    if (!file_make_dirs(events, why))
+        die(EXIT_RESOURCE, "log", "%s; change: choose another tensorboard_dir", why);
+    if (event_open(&l->events, events, about_now(), resumed ? s->resume_iteration + 1 : 0))
+        die(EXIT_RESOURCE, "log", "cannot write an event file in %s: %s; change: make it writable, or choose "
+            "another with tensorboard_dir", events, strerror(errno));
     if (resumed)
         continue_lines(l, s);
     else
@@ -170,11 +232,6 @@ static void open_files(Log *l, const Config *cfg, const LogStart *s)
         die(EXIT_RESOURCE, "log", "cannot open %s/metrics.jsonl: %s; change: make the run directory "
             "writable, or choose another with save", l->run_dir, strerror(errno));
     l->size = lseek(l->fd, 0, SEEK_END);
-    if (!file_make_dirs(events, why))
-        die(EXIT_RESOURCE, "log", "%s; change: choose another tensorboard_dir", why);
-    if (event_open(&l->events, events, about_now(), resumed ? s->resume_iteration + 1 : 0))
-        die(EXIT_RESOURCE, "log", "cannot write an event file in %s: %s; change: make it writable, or choose "
-            "another with tensorboard_dir", events, strerror(errno));
     config_summary(l, cfg);
 }
 
@@ -224,36 +281,17 @@ static void fill_rates(const Log *l, Metrics *m, int64_t tokens, double ms)
     m->mfu = l->peak_flops > 0 ? flops / l->peak_flops : NAN;
 }
 
-/* Whether Megatron-LM writes the row at `offset` a second time, over consumed samples. */
-static int has_samples_twin(const Metrics *m, size_t offset)
-{
-    const void *twins[] = {&m->lm_loss,           &m->grad_norm,   &m->learning_rate, &m->loss_scale,
-                           &m->global_batch_size, &m->params_norm, &m->num_zeros};
-    for (size_t i = 0; i < sizeof twins / sizeof *twins; i++)
-        if ((const char *)m + offset == twins[i])
-            return 1;
-    return 0;
-}
-
 static void log_scalars(Log *l, const Metrics *m)
 {
-    Scalar s[METRIC_COUNT + 2], twin[METRIC_COUNT + 1];
-    char name[METRIC_COUNT][64];
-    int n = 0, k = 0;
-    for (int i = 0; i < METRIC_COUNT; i++) {
+    Scalar s[METRIC_COUNT + 2];
+    int n = 0;
+    for (int i = 0; i < METRIC_COUNT; i++)
         if (*metric_defs[i].tag)
             s[n++] = (Scalar){metric_defs[i].tag, metric_get(m, i)};
-        if (has_samples_twin(m, metric_defs[i].offset)) {
-            snprintf(name[k], sizeof name[k], "%s vs samples", metric_defs[i].tag);
-            twin[k] = (Scalar){name[k], metric_get(m, i)};
-            k++;
-        }
-    }
     s[n++] = (Scalar){"iteration-time", 1e-3 * m->elapsed_ms};     /* in seconds, as Megatron-LM does */
     s[n++] = (Scalar){"world-size", l->devices};
-    twin[k++] = (Scalar){"world-size vs samples", l->devices};
     event_scalars(&l->events, about_now(), m->iteration, s, n);
-    event_scalars(&l->events, about_now(), m->consumed_samples, twin, k);
+    step_over_samples(l, m, l->devices);
 }
 
 double log_wall(const Log *l) { return l->spent + now() - l->opened; }
@@ -344,10 +382,8 @@ void log_eval(Log *l, int64_t iteration, double loss)
     put_line(l, text, n);
     Scalar s[] = {{"lm loss validation", loss}, {"lm loss validation ppl", exp(loss)}};
     event_scalars(&l->events, about_now(), iteration, s, 2);
-    s[0].tag = "lm loss validation vs samples";
-    s[1].tag = "lm loss validation ppl vs samples";
     if (l->last.iteration == iteration)
-        event_scalars(&l->events, about_now(), l->last.consumed_samples, s, 2);
+        eval_over_samples(l, l->last.consumed_samples, loss);
     console_eval(&l->console, iteration, loss);
 }
 

@@ -144,6 +144,33 @@ static double scalar_of(const uint8_t *event, uint64_t len, const char *tag, uin
     return NAN;
 }
 
+/* The event file of a resumed run makes TensorBoard drop what lies from the first resumed step on in older
+ * files, by mistake also points over samples of earlier steps: the file has these points again. */
+static void test_resumed_events(void)
+{
+    size_t size;
+    char *run = new_dir("resumed-events");
+    log_lines(run);
+    log_resumed(run);
+    char *name = event_name(run), *text = slurp(run, name, &size);
+    int started = 0, steps = 0, evals = 0;
+    uint64_t len, step, n;
+    for (const uint8_t *p = (const uint8_t *)text; p + 12 <= (const uint8_t *)text + size; p += 16 + len) {
+        memcpy(&len, p, 8);
+        double batch = scalar_of(p + 12, len, "batch-size vs samples", &step);
+        started += field_of(p + 12, p + 12 + len, 7, &n) && step == 4;
+        steps += batch == 4 && step == 4 * (uint64_t)(steps + 1);
+        evals += scalar_of(p + 12, len, "lm loss validation vs samples", &step) == 1.25 && step == 8;
+        CHECK(isnan(batch) || isnan(scalar_of(p + 12, len, "lm loss vs samples", &step)) == (step == 8),
+              "a loss that is not finite, at %d samples", (int)step);
+    }
+    CHECK(started == 1 && steps == 9 && evals == 1, "resumed: %d starts, %d steps, %d evaluations", started,
+          steps, evals);
+    free(text);
+    free(name);
+    free(run);
+}
+
 static void test_events(void)
 {
     /* golden bytes of the first record at 1.7e9 s */
@@ -583,6 +610,7 @@ int main(int argc, char **argv)
         return remake(argc - 2, argv + 2);
     run_dir_open("report");
     test_events();
+    test_resumed_events();
     test_trace();
     test_scale();
     test_axis();
