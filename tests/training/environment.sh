@@ -82,6 +82,14 @@ same two "$work/jumps" "two ranks, the clock jumps"
 (ulimit -l 0; exec "$launch" -n 2 "$work/tiny.yaml" save="$work/unlocked") > "$work/log" 2>&1 ||
     fail "two ranks, no locked memory"
 same two "$work/unlocked" "two ranks, no locked memory"
+# an exported CDPATH makes `cd` print where it went, or go to another folder of that name
+mkdir -p "$work/decoy/scripts"
+for path in .:/ "$work/decoy"; do
+    rm -rf "$work/cdpath"
+    CDPATH=$path scripts/launch -n 2 "$work/tiny.yaml" save="$work/cdpath" > "$work/log" 2>&1 ||
+        fail "two ranks, CDPATH=$path"
+    same two "$work/cdpath" "two ranks, CDPATH=$path"
+done
 for streams in '<&-' '>&-' '2>&-' '<&- >&- 2>&-' '> /dev/full'; do
     rm -rf "$work/streams"
     sh -c "exec \"\$@\" $streams" sh "$launch" -n 2 "$work/tiny.yaml" save="$work/streams" > "$work/log" 2>&1 ||
