@@ -598,12 +598,12 @@ int training_run(int argc, char **argv)
     listen_to_signals();
     t.cfg = start_config(path, &a, USE_TRAIN);
     hang_limits(t.cfg->hang_timeout, (double)t.cfg->distributed_timeout_minutes * 60, job_here());
-    t.total = config_iterations(t.cfg);
     start_directory(&t.dir, t.cfg);
     const char *dir = t.dir.path;
     run_open(&t.run, t.cfg, RUN_TRAIN, 0, dir);
     t.run.checkpoint.id = t.dir.id;
     start_from(&t);
+    t.total = run_iterations(&t.run);
     if (t.run.progress.iteration >= t.total)
         return finished_before(&t);
     open_corpora(&t);

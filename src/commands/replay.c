@@ -65,15 +65,14 @@ static int began_elsewhere(const char *load, const char *dir)
 /* Opens the run as it was before the kept step. Collective. */
 static void go_there(Replay *p, Run *r, const Config *cfg)
 {
-    int64_t total = config_iterations(cfg);
     RunProgress *at = &r->progress;
     run_open(r, cfg, RUN_TRAIN, 0, NULL);
     if (p->from)
         free(run_load(r, p->from));
     else if (began_elsewhere(cfg->load, p->dir))
         free(run_load(r, cfg->load));
-    r->loader = start_loader(cfg, r, SPLIT_TRAIN,
-                             config_samples_from(cfg, at->consumed_samples, total - at->iteration));
+    int64_t left = run_iterations(r) - at->iteration;
+    r->loader = start_loader(cfg, r, SPLIT_TRAIN, config_samples_from(cfg, at->consumed_samples, left));
     p->changed = loader_give(r->loader, p->kept.first, p->kept.samples, p->kept.tokens);
     while (at->iteration < p->kept.iteration - 1) {
         Metrics m;

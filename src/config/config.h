@@ -213,6 +213,8 @@ int64_t config_batch_most(const Config *cfg);
 int config_same_batches(const Config *now, const Config *saved);
 /* Steps of the whole run: train_iters, or the whole steps that fit into train_samples. */
 int64_t config_iterations(const Config *cfg);
+/* The same where the first `done` steps, of any batch sizes, consumed `samples`. */
+int64_t config_iterations_from(const Config *cfg, int64_t done, int64_t samples);
 
 /* Returns a key's value as YAML text, as config.yaml has it. On the heap. */
 char *config_text(const Config *cfg, int option);

@@ -121,12 +121,16 @@ int config_same_batches(const Config *now, const Config *saved)
     return same;
 }
 
-int64_t config_iterations(const Config *cfg)
+int64_t config_iterations(const Config *cfg) { return config_iterations_from(cfg, 0, 0); }
+
+int64_t config_iterations_from(const Config *cfg, int64_t done, int64_t samples)
 {
     if (cfg->train_iters != CFG_ABSENT)
         return cfg->train_iters;
-    int64_t iterations = INT64_MAX, samples = cfg->train_samples;
-    BUG_ON(samples == CFG_ABSENT);
-    walk(cfg, 0, &iterations, &samples);
-    return iterations;
+    int64_t iterations = INT64_MAX, end = cfg->train_samples;
+    BUG_ON(end == CFG_ABSENT);
+    if (samples >= end)
+        return done;
+    walk(cfg, samples, &iterations, &end);
+    return done + iterations;
 }

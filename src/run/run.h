@@ -329,6 +329,9 @@ int run_first(const Config *cfg, Axis axis, int index);
  * or `finetune` says weights only. Checks which keys of the configuration have changed since, and that
  * the weights are finite. Returns the directory read; free it. */
 char *run_load(Run *r, const char *path);
+/* Steps of the whole run. With train_samples these are the steps done before the present batch sizes took
+ * effect, and the steps of the samples that were left then. */
+int64_t run_iterations(const Run *r);
 
 /* After a load from `dir`: dies with EXIT_NUMERIC and names the first weight that is not finite.
  * Collective. */

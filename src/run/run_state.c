@@ -169,6 +169,11 @@ char *run_load(Run *r, const char *path)
     return load(r, &from, r->use != RUN_TRAIN || r->cfg->finetune);
 }
 
+int64_t run_iterations(const Run *r)
+{
+    return config_iterations_from(r->cfg, r->progress.batches.iteration, r->progress.batches.samples);
+}
+
 void run_rewind(Run *r, const LoadFrom *from)
 {
     Spikes *s = &r->spikes, before = *s;

@@ -115,7 +115,7 @@ static void update(Run *r, Metrics *m)
 static int is_logged(const Run *r)
 {
     int64_t i = r->progress.iteration + 1;
-    return i % r->cfg->log_interval == 0 || i == config_iterations(r->cfg);
+    return i % r->cfg->log_interval == 0 || i == run_iterations(r);
 }
 
 /* The limits above which the step that runs now updates nothing. */

@@ -1,7 +1,7 @@
 #!/bin/sh
-# tests/training/resume_changed.sh -- what a resume with other settings does: lengths in iterations stay lengths in
-# iterations with another batch size, a loss scale is that of the keys where the run had none, tokens and skipped steps
-# are counted on, and the command that a run prints at its end goes on.
+# tests/training/resume_changed.sh -- what a resume with other settings does: with another batch size a length in
+# iterations stays one in iterations and a length in samples one in samples, a loss scale is that of the keys where the
+# run had none, tokens and skipped steps are counted on, and the command that a run prints at its end goes on.
 set -e
 work=${WORK:?} here=$PWD
 . tests/tiny.sh
@@ -21,6 +21,19 @@ run save=B train_iters=8 lr_decay_style=linear exit_interval=5 load=latest globa
 run save=B train_iters=8 lr_decay_style=linear load=latest global_batch_size=1 seq_length=16
 is "learning rates" "$(column B learning_rate)" "$(column A learning_rate)"
 is tokens "$(column B consumed_tokens)" "64 128 192 320 448 464 480 496 "
+
+# a length in samples stays one in samples: the steps that are left are those of the samples that are left
+length='train_iters=null train_samples=13 log_interval=9'
+for case in "1 5 6 8 12 13 " "4 4 6 10 "; do
+    batch=${case%% *} samples=${case#* } stop=${case#* }
+    samples=${samples#* } stop=${stop%% *}
+    rm -rf M
+    run save=M $length exit_interval=3
+    run save=M $length load=latest global_batch_size=$batch exit_interval=$stop
+    run save=M $length load=latest global_batch_size=$batch
+    is "samples with batches of $batch" "$(column M consumed_samples)" "$samples"
+    grep -q 'finished: iteration' log || fail "batches of $batch: not finished"
+done
 
 # more passes over the corpus give its samples another order, which is told once, where it begins
 for i in 1 2 3 4 5 6 7 8 9; do echo "{\"text\": \"$i: a document of forty bytes or so, $((i * i * 37)).\"}"; done > small.jsonl
