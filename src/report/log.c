@@ -122,19 +122,23 @@ static void eval_over_samples(Log *l, int64_t samples, double loss)
     event_scalars(&l->events, about_now(), samples, s, 2);
 }
 
-/* Writes the points over samples of a line of metrics.jsonl once more. The event file of a resumed run makes
- * TensorBoard drop whatever lies from iteration last + 1 on, and TensorBoard takes samples for iterations.
+#define REPEATED 1000          /* steps, as many as TensorBoard shows of a curve */
+
+/* Writes the points over samples of a line of metrics.jsonl once more, of a long run those of some steps.
+ * The event file of a resumed run makes TensorBoard drop whatever lies from iteration last + 1 on, and
+ * TensorBoard takes samples for iterations.
  *   step  in/out  the last line of a step; its iteration is that of an evaluation behind it */
 static void repeat_over_samples(Log *l, const json_t *line, int64_t last, Metrics *step)
 {
     const json_t *loss = json_object_get(line, "valid_loss");
+    const int64_t apart = 1 + last / l->interval / REPEATED;
     if (json_is_integer(json_object_get(line, "consumed_samples"))) {
         for (int i = 0; i < METRIC_COUNT; i++) {
             const json_t *v = json_object_get(line, metric_defs[i].name);
             int known = json_is_number(v) || metric_defs[i].type == METRIC_INT;
             metric_set(step, i, known ? json_number_value(v) : NAN);
         }
-        if (step->consumed_samples > last)
+        if (step->consumed_samples > last && step->iteration / l->interval % apart == 0)
             step_over_samples(l, step, NAN);
     } else if (json_is_number(loss) && step->consumed_samples > last &&
                json_integer_value(json_object_get(line, "iteration")) == step->iteration) {

@@ -171,6 +171,33 @@ static void test_resumed_events(void)
     free(run);
 }
 
+/* Of a long run a resume writes no more points again than TensorBoard shows of a curve. */
+static void test_long_events(void)
+{
+    size_t size;
+    char *run = new_dir("long-events");
+    int null = open("/dev/null", O_WRONLY), saved = redirect(null), steps = 0;
+    Log *l = open_log(run, 0, 2600);
+    for (int64_t i = 1; i <= 2500; i++) {
+        Metrics m = step_at(i);
+        log_step(l, &m);
+    }
+    log_close(l, "stopped");
+    log_close(open_log(run, 2500, 2600), "stopped");
+    put_back(saved);
+    close(null);
+    char *name = event_name(run), *text = slurp(run, name, &size);
+    uint64_t len, step;
+    for (const uint8_t *p = (const uint8_t *)text; p + 12 <= (const uint8_t *)text + size; p += 16 + len) {
+        memcpy(&len, p, 8);
+        steps += !isnan(scalar_of(p + 12, len, "batch-size vs samples", &step));
+    }
+    CHECK(steps > 500 && steps <= 1000, "%d of 2500 steps again", steps);
+    free(text);
+    free(name);
+    free(run);
+}
+
 static void test_events(void)
 {
     /* golden bytes of the first record at 1.7e9 s */
@@ -611,6 +638,7 @@ int main(int argc, char **argv)
     run_dir_open("report");
     test_events();
     test_resumed_events();
+    test_long_events();
     test_trace();
     test_scale();
     test_axis();
