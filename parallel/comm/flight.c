@@ -137,10 +137,10 @@ void flight_mark(double begun, double end)
     progress(end);
 }
 
-void flight_phase(FlightPhase phase)
+FlightPhase flight_phase(FlightPhase phase)
 {
     if (!writes())
-        return;
+        return PHASE_OTHER;
     double t = now(), took = t - me->phase_start;
     int old = me->phase;
     if (me->phase_start > 0 && took > me->longest[old])
@@ -148,6 +148,7 @@ void flight_phase(FlightPhase phase)
     me->phase_start = t;
     me->phase = (int)phase;
     progress(t);
+    return (FlightPhase)old;
 }
 
 void flight_step(double seconds)

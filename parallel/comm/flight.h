@@ -104,7 +104,7 @@ void flight_where(const char *text);
 void flight_note(const char *text);
 void flight_instr(const void *instr, int64_t iteration);       /* of 8 bytes: it begins */
 void flight_mark(double begun, double end);                    /* the last instruction is done */
-void flight_phase(FlightPhase phase);
+FlightPhase flight_phase(FlightPhase phase);                    /* returns the phase that it ends */
 void flight_step(double seconds);                              /* a step took so long */
 void flight_left(void);
 void flight_moved(void);                                       /* a piece of a message has moved */

@@ -2,8 +2,10 @@
 #define _GNU_SOURCE
 #include "console.h"
 #include "file.h"
+#include "flight.h"
 #include "job.h"
 #include <math.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,10 +15,16 @@
 
 #define REDRAW_S 0.1
 
+/* Where nobody reads, a pager that stands still or a terminal that is held, a write waits for a user, and the
+ * watch does not take that for a step that hangs. */
 static void emit(Console *c, const char *text, size_t n)
 {
+    int held = poll(&(struct pollfd){.fd = c->fd, .events = POLLOUT}, 1, 0) == 0;
+    FlightPhase phase = held ? flight_phase(PHASE_OTHER) : PHASE_OTHER;
     fflush(stdout);                                /* text still in printf's buffer comes first */
     c->lost += !file_append(c->fd, text, n);
+    if (held)
+        flight_phase(phase);
 }
 
 /* Wipes the live line before other text is printed; the next step draws it again. */

@@ -81,6 +81,16 @@ stopped() {
     wait $job || fail "$dir" "$ranks ranks stopped for $seconds s: $?"
 }
 
+# unread RANKS -- a pager whose reader looks at the first page for a while, or a terminal that is held
+unread() {
+    dir=$(mktemp -d "$work/XXXXXX") alone=
+    [ "$1" != 1 ] || alone=$train
+    # shellcheck disable=SC2086
+    { ${alone:-"$launch" -n "$1"} "$work/tiny.yaml" save="$dir/run" train_iters=1200 save_interval=2000 eval_interval=2000 $timeout 2> "$dir/log"
+      echo $? > "$dir/rc"; } | { sleep 12; cat > /dev/null; }
+    [ "$(cat "$dir/rc")" = 0 ] || fail "$dir" "$1 ranks whose lines nobody reads for 12 s: $(cat "$dir/rc")"
+}
+
 # shellcheck disable=SC2086
 if [ "${1:-}" = cuda ]; then
     faulty=$PWD/$EMULATED/test_faults   # which waits for its device without saying that it computes: no short limit
@@ -120,6 +130,8 @@ else
     stopped 4 4 2 &
     stopped 1 1 20 &       # on a busy machine the stop lasts longer than asked for
     apart &
+    unread 1 &
+    unread 2 &
     wait
 fi
 sort -n "$work/times" | awk '{ t[NR] = $1 } END { print "# " NR " hangs, found within " t[1] " to " t[NR] " s" }'
