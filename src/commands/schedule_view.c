@@ -218,7 +218,7 @@ static FILE *open_for_writing(const char *path)
 {
     FILE *f = fopen(path, "w");
     if (!f)
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: give a path in a directory that is there",
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: give a path that this user may write",
             path, strerror(errno));
     return f;
 }

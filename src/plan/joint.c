@@ -134,7 +134,7 @@ static void write_lists(const Joint *j, const JointAsk *ask)
     ScheduleSet set;
     FILE *f = fopen(ask->lists, "w");
     if (!f)
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: give a path in a directory that is there",
+        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: give a path that this user may write",
             ask->lists, strerror(errno));
     schedules_open(&set, &j->shape);
     custom_write(f, &set);
