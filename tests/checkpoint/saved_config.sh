@@ -44,7 +44,7 @@ TRAIN=$TRAIN scripts/launch -n 3 generate "load=$work/run" --prompt "int " --tok
 cmp "$work/log" "$work/text" || fail "another text on three ranks"
 # and in the run's number formats, unless others are given
 run "$work/whole.yaml" "save=$work/half" params_dtype=bf16
-run eval "load=$work/half" --json
+run eval "load=$work/half" cpu_isa="${ISA:-auto}" --json
 echo "$(loss "$work/half/metrics.jsonl") $(loss "$work/log")" | awk '{ d = $1 - $2; exit !($1 > 1 && d * d < 1e-18) }' ||
     fail "another loss of a run in bf16 without a configuration"
 run eval "load=$work/half" params_dtype=fp64 --json
