@@ -21,7 +21,7 @@ int __wrap_file_replace(int dir, const char *name, const void *p, int64_t n, cha
 
 static void resume(int64_t iteration)
 {
-    Log l = {.run_dir = (char *)(uintptr_t) "x", .dir = -1};
+    Log l = {.run_dir = (char *)(uintptr_t) "x", .dir = -1, .interval = 1};
     Config c = {.num_layers = 2, .hidden_size = 8, .num_attention_heads = 2, .seq_length = 4};
     LogStart s = {.resume_iteration = iteration, .command = "x", .build = "y", .id = "z"};
     char why[WHY];
