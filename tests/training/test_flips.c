@@ -33,10 +33,11 @@ void __wrap_all_ok(Comm *c, int ok, int code, const char *id, const char *fmt, .
 
 void __wrap_all_ok(Comm *c, int ok, int code, const char *id, const char *fmt, ...)
 {
-    char text[2048];
+    char text[2048] = ""; /* of a rank that is well the arguments need not be set */
     va_list ap;
     va_start(ap, fmt);
-    vsnprintf(text, sizeof text, fmt, ap);
+    if (!ok)
+        vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (!trying) {
         __real_all_ok(c, ok, code, id, "%s", text);
