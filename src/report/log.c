@@ -130,18 +130,21 @@ static void eval_over_samples(Log *l, int64_t samples, double loss)
  *   step  in/out  the last line of a step; its iteration is that of an evaluation behind it */
 static void repeat_over_samples(Log *l, const json_t *line, int64_t last, Metrics *step)
 {
-    const json_t *loss = json_object_get(line, "valid_loss");
-    const int64_t apart = 1 + last / l->interval / REPEATED;
-    if (json_is_integer(json_object_get(line, "consumed_samples"))) {
+    const json_t *loss = json_object_get(line, "valid_loss"),
+                 *samples = json_object_get(line, "consumed_samples");
+    int64_t iteration = json_integer_value(json_object_get(line, "iteration"));
+    if (json_is_integer(samples)) {
+        step->iteration = iteration;
+        step->consumed_samples = json_integer_value(samples);
+        if (step->consumed_samples <= last || iteration / l->interval % (1 + last / l->interval / REPEATED))
+            return;
         for (int i = 0; i < METRIC_COUNT; i++) {
             const json_t *v = json_object_get(line, metric_defs[i].name);
             int known = json_is_number(v) || metric_defs[i].type == METRIC_INT;
             metric_set(step, i, known ? json_number_value(v) : NAN);
         }
-        if (step->consumed_samples > last && step->iteration / l->interval % apart == 0)
-            step_over_samples(l, step, NAN);
-    } else if (json_is_number(loss) && step->consumed_samples > last &&
-               json_integer_value(json_object_get(line, "iteration")) == step->iteration) {
+        step_over_samples(l, step, NAN);
+    } else if (json_is_number(loss) && step->consumed_samples > last && iteration == step->iteration) {
         eval_over_samples(l, step->consumed_samples, json_number_value(loss));
     }
 }
