@@ -6,7 +6,7 @@
 #
 # tests/seeds.sh --texts: checks only that every text and every row still exists.
 set -u
-cd "$(dirname "$0")/.." || exit 2
+CDPATH='' cd "$(dirname "$0")/.." || exit 2
 build=${BUILD:-build/cpu} pattern=${1:-.}
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
