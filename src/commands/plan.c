@@ -457,10 +457,10 @@ static const Config *start_search(const char *path, Args *a, int nkeys, char **k
     line[nkeys] = text_copy("pipeline_balance=cost");
     for (int more = 0; more < 2; more++) {
         config_check(&k, path, nkeys + more, line, world, USE_MODEL);
-        if (k.n || k.dropped)
-            continue;
-        free(a->v);
-        return k.cfg;
+        if (!k.n && !k.dropped) {
+            free(a->v);
+            return k.cfg;
+        }
     }
     return start_plan(path, a, world);         /* says what is wrong */
 }

@@ -15,8 +15,8 @@
 
 #define REDRAW_S 0.1
 
-/* Where nobody reads, a pager that stands still or a terminal that is held, a write waits for a user, and the
- * watch does not take that for a step that hangs. */
+/* A write waits for a user before a pager that stands still, and on a terminal that is held. The watch then
+ * has the limit of what is no step. */
 static void emit(Console *c, const char *text, size_t n)
 {
     int held = poll(&(struct pollfd){.fd = c->fd, .events = POLLOUT}, 1, 0) == 0;
