@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #define XXH_INLINE_ALL
@@ -228,11 +227,7 @@ static int open_shard(Source *s, int i, char why[WHY])
 /* Opens all shards at once: an open file stays readable when its name is deleted. */
 static int open_shards(Source *s, char why[WHY])
 {
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
-        files.rlim_cur = files.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &files);
-    }
+    file_limit_raise();
     int ok = 1;
     for (int i = 0; ok && i < s->m.nshard; i++)
         ok = open_shard(s, i, why);

@@ -46,6 +46,9 @@ static int token_open(TokenFile *f, const char *path, char **why)
     int64_t size;
     int fd = file_open(AT_FDCWD, path, 0, &size, text);
     *f = (TokenFile){.fd = fd};
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+        die(EXIT_RESOURCE, "data", "%s; change: raise the limit on open files (ulimit -Hn), since every "
+            "file of a corpus stays open, or tokenize into fewer corpora", text);
     if (fd < 0)
         return fail(why, "%s; change: correct the path or the file's permissions", text);
     *f = (TokenFile){.path = xstrdup(path), .fd = fd, .size = size, .changed = fstat(fd, &s) ? 0 : stamp(&s)};
@@ -336,6 +339,7 @@ Corpus *corpus_open(int specs, const char *const *spec, char **why)
 {
     Corpus *c = xcalloc(1, sizeof *c);
     *why = NULL;
+    file_limit_raise();
     c->name = xstrdup(spec[0]);
     c->file = xcalloc(1, sizeof *c->file);
     c->file[0].fd = c->index.fd = -1;

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -37,7 +38,17 @@ int file_errno(char why[WHY], const char *fmt, ...)
     if (n >= 0 && n < WHY)
         snprintf(why + n, (size_t)(WHY - n), ": %s%s", strerror(e),
                  e == EFBIG ? " (for the limit that `ulimit -f` shows, or for this file system)" : "");
+    errno = e;
     return 0;
+}
+
+void file_limit_raise(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
 }
 
 int file_open(int dir, const char *name, int nofollow, int64_t *size, char why[WHY])

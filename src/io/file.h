@@ -14,9 +14,13 @@
 #define WHY 512
 
 /* Both format a reason into why and return 0, for `return file_why(why, ...)`; file_errno appends
- * errno's text. */
+ * errno's text, and leaves errno as it is. */
 int file_why(char why[WHY], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 int file_errno(char why[WHY], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Lets this process keep as many files open as the system allows it (`ulimit -Hn`): corpora and checkpoints
+ * of large jobs have more files than the 1,024 that a shell begins with. */
+void file_limit_raise(void);
 
 /* Opens a regular file for reading; *size: its bytes. A FIFO, a device or a folder is refused without
  * blocking; so is a symbolic link if nofollow is set. Returns the descriptor, or -1. */

@@ -106,6 +106,19 @@ limited() {
         fail "ulimit $1: code $rc"
 }
 limited '-n 8' 'Too many open files'
+# every corpus keeps two files open: 100 of them pass a shell's limit, but not the system's
+blend=
+for i in $(seq 100); do
+    ln "$work/corpus.bin" "$work/part$i.bin"
+    ln "$work/corpus.idx" "$work/part$i.idx"
+    blend="$blend,1,$work/part$i"
+done
+sh -c 'ulimit -Sn 128; exec "$@"' sh "$TRAIN" "$work/tiny.yaml" "data_path=[${blend#,}]" save="$work/blend" > "$work/log" 2>&1 ||
+    fail "200 files, ulimit -Sn 128"
+sh -c 'ulimit -n 128; exec "$@"' sh "$TRAIN" "$work/tiny.yaml" "data_path=[${blend#,}]" save="$work/few" > "$work/log" 2>&1
+rc=$?
+[ $rc = 5 ] && grep -q '^error.*Too many open files; change: .*ulimit -Hn' "$work/log" ||
+    fail "200 files, ulimit -n 128: code $rc"
 for ranks in 2 4; do
     files=$((40 + 4 * ranks))
     (ulimit -n $((files - 1)); exec "$launch" -n $ranks "$work/tiny.yaml" save="$work/files") > "$work/log" 2>&1
