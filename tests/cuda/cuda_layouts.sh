@@ -55,10 +55,10 @@ layouts() {
 * 2 tp=2 sp tp_comm_overlap=true activation=gelu_tanh micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid
 4 tp=2 sp pp=2 schedule=zb-h1 tp_comm_overlap=true micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid fp8_recipe=tensorwise staged
 2 tp=2 sp micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid
-* 2 tp=2 sp tp_comm_overlap=true micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid fp8_recipe=blockwise kv_channels=128 ffn_hidden_size=256
+* 2 tp=2 sp tp_comm_overlap=true micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid fp8_recipe=blockwise kv_channels=128 ffn_hidden_size=256 num_layers=2
 2 tp=2 sp pp=1 micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid fp8_recipe=blockwise kv_channels=128 ffn_hidden_size=512 full
 2 pp=2 schedule=zb-h1 micro_batch_size=2 params_dtype=bf16 lr=0.0001 fp8=hybrid fp8_recipe=blockwise ffn_hidden_size=128 cpu_offloading_num_layers=2
-* 2 tp=2 sp tp_comm_overlap=true micro_batch_size=16 global_batch_size=32 bf16 fp8=hybrid fp8_recipe=mxfp8
+* 2 tp=2 sp tp_comm_overlap=true micro_batch_size=16 global_batch_size=32 bf16 fp8=hybrid fp8_recipe=mxfp8 num_layers=2
 2 tp=2 sp pp=1 micro_batch_size=2 global_batch_size=8 bf16 fp8=e4m3 fp8_recipe=mxfp8 full
 2 pp=2 schedule=zb-h1 micro_batch_size=2 global_batch_size=8 bf16 fp8=hybrid fp8_recipe=mxfp8 cpu_offloading_num_layers=2
 2 tp=2 sp selective
@@ -112,7 +112,7 @@ layouts() {
 4 cp=4 documents bf16 micro_batch_size=2
 4 cp=4 kind=allgather window_size=3
 4 cp=4 kind=a2a num_query_groups=4 documents
-* 4 cp=4 kind=a2a+p2p heads=[2,2] documents window_size=7 bf16
+* 4 cp=4 kind=a2a+p2p heads=[2,2] documents window_size=7 bf16 num_layers=2 global_batch_size=2
 4 cp=4 kind=[p2p,allgather,a2a,a2a+p2p] heads=[2,2] num_query_groups=4 staged
 4 cp=2 tp=2 sp documents tp_comm_overlap=true
 4 cp=2 tp=2 sp kind=allgather bf16 selective
@@ -163,15 +163,15 @@ layouts() {
 1 mixtral bf16 fp8=hybrid
 2 deepseek ep=2 bf16 fp8=hybrid
 2 biases pp=2 schedule=zb-h1 bf16 fp8=hybrid fp8_recipe=tensorwise
-* 4 qwen tp=2 sp ep=2 bf16 fp8=hybrid
+* 4 qwen tp=2 sp ep=2 bf16 fp8=hybrid num_layers=2
 4 deepseek cp=2 ep=4 zero=optim_grads_params bf16 fp8=hybrid staged
 1 mixtral bf16 blocks
-* 4 qwen tp=2 sp ep=2 bf16 blocks tp_comm_overlap=true
+* 4 qwen tp=2 sp ep=2 bf16 blocks tp_comm_overlap=true num_layers=2
 2 deepseek ep=2 bf16 blocks fp8=e4m3 moe_token_dispatcher_type=allgather full
 2 biases pp=2 schedule=zb-h1 bf16 blocks moe_expert_capacity_factor=1 moe_pad_expert_input_to_capacity=true
 4 mixtral cp=2 ep=4 zero=optim_grads_params bf16 blocks staged
 1 mixtral bf16 mx
-* 4 qwen tp=2 sp ep=2 bf16 mx
+* 4 qwen tp=2 sp ep=2 bf16 mx num_layers=2 global_batch_size=8
 2 deepseek ep=2 bf16 mx moe_token_dispatcher_type=allgather full
 2 biases pp=2 schedule=zb-h1 bf16 mx moe_expert_capacity_factor=1 moe_pad_expert_input_to_capacity=true
 4 mixtral cp=2 ep=4 zero=optim_grads_params bf16 mx staged
