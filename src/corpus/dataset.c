@@ -144,11 +144,14 @@ static void dataset_close(Dataset *d)
     *d = (Dataset){0};
 }
 
+/* The start of the k-th sample, [2] as in Dataset.sample. There may be more than 2^31 samples. */
+static const int32_t *start_of(const Dataset *d, int64_t k) { return d->sample + 2 * (int64_t)d->shuffle[k]; }
+
 /* Reads tokens [from, from + left) of the k-th sample's seq + 1 into out. */
 static int dataset_read(const Dataset *d, int64_t k, int64_t from, int64_t left, int32_t *out, char **why)
 {
     BUG_ON(k < 0 || k >= d->samples || from < 0 || from + left > d->seq + 1);
-    int64_t doc = d->sample[2 * d->shuffle[k]], off = d->sample[2 * d->shuffle[k] + 1] + from;
+    int64_t doc = start_of(d, k)[0], off = start_of(d, k)[1] + from;
     for (; left > 0; doc++) {
         int64_t i = d->document[doc] - d->window.first, n = d->window.length[i] - off;
         if (n <= 0) {
@@ -167,8 +170,8 @@ static int dataset_read(const Dataset *d, int64_t k, int64_t from, int64_t left,
 
 void dataset_where(const Dataset *d, int64_t k, int64_t t, int64_t *sequence, int64_t *offset)
 {
-    int64_t doc = d->sample[2 * d->shuffle[k]];
-    t += d->sample[2 * d->shuffle[k] + 1];
+    int64_t doc = start_of(d, k)[0];
+    t += start_of(d, k)[1];
     for (uint32_t first = (uint32_t)d->window.first; t >= d->window.length[d->document[doc] - first]; doc++)
         t -= d->window.length[d->document[doc] - first];
     *sequence = d->document[doc];

@@ -22,7 +22,7 @@ struct Loader {
     const char *key;               /* key of the corpus: data_path, valid_data_path, ... */
     Blend blend;
     int64_t seq, vocab;            /* tokens of a sample; token ids */
-    Positions runs;                     /* positions of a sample that this rank gets */
+    Positions runs;                /* positions of a sample that this rank gets */
     int32_t eod;                   /* token id of end-of-document */
     int reset_mask, reset_position, mask_eod, dp_rank, dp_size;
     int32_t *text, *start;         /* [seq + 1] tokens of one sample and the first positions of their

@@ -18,7 +18,7 @@
  * row. Everything that depends on a position reads it from here. */
 typedef struct {
     int64_t batch, seq;         /* B samples on this rank; P = seq_length positions of a whole sample */
-    Positions runs;                  /* positions of the rows of a sample; runs.stride = S */
+    Positions runs;             /* positions of the rows of a sample; runs.stride = S */
     int32_t *tokens, *labels;   /* [B * S] token ids; labels[i] follows tokens[i] in the text */
     int32_t *position;          /* [B * S] the position; with reset_position_ids 0 again at each document */
     int32_t *doc_start;         /* [B * P] of all positions of a sample, 0 .. P-1: where in the sample the

@@ -8,6 +8,7 @@
 #include "test.h"
 #include "tokenizer.h"
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -704,9 +705,29 @@ static void test_large(void)
     free(prefix);
 }
 
+/* Samples from 2^31 on, whose entries lie behind 2^32 numbers: pages of the index that nobody touches take no
+ * memory. */
+static void test_many_samples(void)
+{
+    const int64_t last = ((int64_t)1 << 31) + 1, bytes = (last + 2) * 8;
+    int32_t length[] = {100, 100, 100}, *sample = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
+                                                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint32_t document[] = {0, 1, 2}, shuffle[] = {(uint32_t)last};
+    int64_t row, at;
+    CHECK(sample != MAP_FAILED, "set up");
+    Dataset d = {.window = {.length = length, .count = 3}, .seq = 10, .documents = 3, .samples = 1,
+                 .document = document, .sample = sample, .shuffle = shuffle};
+    sample[2 * last] = 2;
+    sample[2 * last + 1] = 30;
+    dataset_where(&d, 0, 5, &row, &at);
+    CHECK(row == 2 && at == 35, "sample 2^31 + 1 begins in sequence %ld at %ld, not in 2 at 35", row, at);
+    munmap(sample, (size_t)bytes);
+}
+
 int main(void)
 {
     work_open();
+    test_many_samples();
     test_goldens();
     test_format();
     test_truncation();
