@@ -1,5 +1,4 @@
-/* saver -- the state of a Saver, and its jobs. Only checkpoint_save.c and checkpoint_write.c include
- * this. */
+/* saver -- the state of a Saver, its jobs, and where copies in memory go (peers.c). Private to the room. */
 #ifndef SAVER_H
 #define SAVER_H
 #include "checkpoint.h"
@@ -94,6 +93,7 @@ int saver_bury(Saver *s, char why[WHY]);
 
 /* Removes leftovers (*.tmp, *.trash) of earlier saves and deletions. Failures are ignored. */
 void saver_clean(Saver *s);
+
 /* peers.c. peers_bytes: of the shards that this host will hold, from those [ranks] that each rank writes. */
 Peers *peers_open(Comm *all);       /* collective */
 void peers_close(Peers *p);

@@ -195,6 +195,19 @@ int source_check_files(const Source *s, char why[WHY])
     return ok;
 }
 
+/* Opens the file of a shard. A checkpoint may have more shards than a process may open files: then those that
+ * are open are closed, and opened again at their next use. */
+static int open_file(Source *s, int i, char why[WHY])
+{
+    int ok = st_open(&s->shard[i], s->fd, s->m.shard[i].name, 1, why);
+    if (ok || (errno != EMFILE && errno != ENFILE))
+        return ok;
+    for (int k = 0; k < s->m.nshard; k++)
+        st_close(&s->shard[k]);
+    errno = 0;                         /* saver_verify asks whether a failure was one of this process */
+    return st_open(&s->shard[i], s->fd, s->m.shard[i].name, 1, why);
+}
+
 /* Opens a shard at first use, and checks its size, its header's hash and its iteration. */
 static int open_shard(Source *s, int i, char why[WHY])
 {
@@ -202,7 +215,7 @@ static int open_shard(Source *s, int i, char why[WHY])
     StFile *f = &s->shard[i];
     if (f->fd >= 0)
         return 1;
-    if (!st_open(f, s->fd, want->name, 1, why))
+    if (!open_file(s, i, why))
         return 0;
     const char *step = st_meta(f, "iteration");
     int ok = 1;
@@ -224,7 +237,8 @@ static int open_shard(Source *s, int i, char why[WHY])
     return ok;
 }
 
-/* Opens all shards at once: an open file stays readable when its name is deleted. */
+/* Opens all shards at once, as far as the limit on open files lets: an open file stays readable when its name
+ * is deleted. */
 static int open_shards(Source *s, char why[WHY])
 {
     file_limit_raise();

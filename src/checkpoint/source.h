@@ -10,7 +10,7 @@ typedef struct {
     int fd;
     uint64_t device, inode;         /* of the opened folder; still set after source_close */
     Manifest m;
-    StFile *shard;                  /* [m.nshard], opened at first use; fd -1 until then */
+    StFile *shard;                  /* [m.nshard], opened at first use; fd -1: not open */
     char *buffer;                   /* HASH_BLOCK bytes */
     int64_t *not_finite;            /* [m.ntensor] NaN or infinite elements found by source_verify, or NULL */
 } Source;
@@ -32,8 +32,8 @@ char *source_run_id(const char *path);
 int source_is_foreign(const Source *s, const char *id);
 
 /* Opens the newest checkpoint at `path`: in a run directory the newest one of its own run. All its files
- * are opened, so that a live run that deletes it does not disturb the reader. Returns 1, or 0 and a
- * reason. */
+ * are opened, as far as the limit on open files lets, so that a live run that deletes it does not disturb the
+ * reader. Returns 1, or 0 and a reason. */
 int source_open_newest(Source *s, const char *path, char why[WHY]);
 /* The same with the newest whole one: warns of those that are damaged, and passes over them. Reads all
  * tensors but the optimizer's. */

@@ -12,6 +12,7 @@
 #include "tiny.h"
 #include <dirent.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 static void conversions(void)
 {
@@ -597,6 +598,29 @@ static int descriptors(void)
     return n;
 }
 
+/* Reads a checkpoint of six shards with a limit on open files that has room for the folder and three more. */
+static void read_with_few(void *dir)
+{
+    rlim_t files = (rlim_t)descriptors() - 3 + 4;      /* without ".", ".." and the list's own */
+    Config cfg = base_config();
+    Source s;
+    if (setrlimit(RLIMIT_NOFILE, &(struct rlimit){files, files}))
+        _exit(97);
+    if (load(dir, 0, 0, 1, &cfg) != 3)
+        _exit(98);
+    if (!source_open_whole(&s, dir, why) || !source_verify(&s, NULL, why))
+        die(EXIT_CHECKPOINT, "verify", "%s", why);
+    source_close(&s);
+    _exit(0);
+}
+
+/* More shards than files that a process may open: none of them is damaged. */
+static void few_descriptors(void)
+{
+    int code = child(read_with_few, path_of("team330"));
+    CHECK(code == 0, "exit %d: %s", code, said);
+}
+
 int main(int argc, char **argv)
 {
     Config cfg = base_config();
@@ -630,6 +654,7 @@ int main(int argc, char **argv)
     for (int layout = 2; layout <= 3; layout++)
         for (int async = 0; async < 2; async++)
             team(3, layout, async);
+    few_descriptors();
     CHECK(descriptors() == open_before, "%d descriptors, %d at the start", descriptors(), open_before);
     shell("rm -rf %s", folder);
     return test_end();
