@@ -23,6 +23,7 @@ static atomic_int held_writes;      /* not 0: pwrite waits */
 static atomic_int held_reads;       /* not 0: pread waits */
 static atomic_int held_saves;       /* not 0: pwrite waits where it is for a checkpoint on the disk */
 static atomic_int flips;            /* so many writes after the start of a file write one bit wrong */
+static int plain_names;             /* bool: renameat2 knows no flags, as on NFS and Lustre */
 static int slow_names;              /* ms that rename and unlink wait before they do it */
 static atomic_int drops;            /* files taken out of memory so far */
 static int fail_after = -1;         /* number of writes and flushes before all fail; -1: none fails */
@@ -172,6 +173,8 @@ int mkdirat(int dir, const char *name, mode_t mode)
 }
 int renameat2(int from, const char *a, int to, const char *b, unsigned flags)
 {
+    if (plain_names && flags)
+        return errno = EINVAL, -1;
     return faulty("renameat2") ? -1 : (int)syscall(SYS_renameat2, from, a, to, b, flags);
 }
 int renameat(int from, const char *a, int to, const char *b)

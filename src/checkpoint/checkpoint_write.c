@@ -160,19 +160,34 @@ static int retain(Saver *s, char why[WHY])
     return ok;
 }
 
+/* Renames a finished folder to its name on a file system whose renameat2 has no flags (NFS, Lustre). A
+ * checkpoint that has the name already is renamed to iter_N.trash first, and loses that name again if the
+ * other one cannot take its place. */
+static int publish_plainly(Saver *s, char why[WHY])
+{
+    char old[64];
+    snprintf(old, sizeof old, "%s.trash", s->name);
+    int there = faccessat(s->dir, s->name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    if (there && renameat(s->dir, s->name, s->dir, old) < 0)
+        return file_errno(why, "cannot rename %s to %s", s->name, old);
+    if (renameat(s->dir, s->tmp, s->dir, s->name) < 0) {
+        file_errno(why, "cannot rename %s to %s", s->tmp, s->name);
+        return there && renameat(s->dir, old, s->dir, s->name) < 0
+                   ? file_errno(why, "cannot rename %s to %s", old, s->name) : 0;
+    }
+    return file_sync_dir(s->dir, "checkpoints", why) && (!there || file_remove_dir(s->dir, old, why));
+}
+
 /* Renames a finished folder to its name. A checkpoint that has the name already (the same step, saved
  * again after a resume) is exchanged for it, so that a whole checkpoint has the name at every moment. */
 static int publish(Saver *s, char why[WHY])
 {
     if (renameat2(s->dir, s->tmp, s->dir, s->name, RENAME_NOREPLACE) == 0)
         return file_sync_dir(s->dir, "checkpoints", why);
-    if (errno == EINVAL && faccessat(s->dir, s->name, F_OK, AT_SYMLINK_NOFOLLOW) < 0) /* no renameat2 here */
-        return renameat(s->dir, s->tmp, s->dir, s->name) < 0
-                   ? file_errno(why, "cannot rename %s to %s", s->tmp, s->name)
-                   : file_sync_dir(s->dir, "checkpoints", why);
-    if (errno != EEXIST || renameat2(s->dir, s->tmp, s->dir, s->name, RENAME_EXCHANGE) < 0)
-        return file_errno(why, "cannot rename %s to %s", s->tmp, s->name);
-    return file_sync_dir(s->dir, "checkpoints", why) && trash(s, s->tmp, why);
+    if (errno == EEXIST && renameat2(s->dir, s->tmp, s->dir, s->name, RENAME_EXCHANGE) == 0)
+        return file_sync_dir(s->dir, "checkpoints", why) && trash(s, s->tmp, why);
+    return errno == EINVAL ? publish_plainly(s, why)
+                           : file_errno(why, "cannot rename %s to %s", s->tmp, s->name);
 }
 
 int saver_commit(Saver *s, char why[WHY])

@@ -86,6 +86,22 @@ static void round_trip(int async)
           "'manifest.json model-00000.safetensors optim-00000.safetensors ' ]", dir, dir);
 }
 
+/* Saves a step again where renameat2 has no flags: the checkpoint that has its name may be a damaged one. */
+static void plain_renames(void)
+{
+    Config cfg = base_config();
+    char *dir = path_of("plain");
+    plain_names = 1;
+    CHECK(save(dir, 1, &cfg) == 1 && save(dir, 2, &cfg) == 2, "saved");
+    shell("cp -r %s/checkpoints/iter_0000002 %s/copy", dir, dir);
+    shell(": > %s/checkpoints/iter_0000002/model-00000.safetensors", dir);
+    CHECK(save(dir, 2, &cfg) == 2, "saved again");
+    plain_names = 0;
+    shell("diff -r %s/checkpoints/iter_0000002 %s/copy && [ \"$(ls %s/checkpoints)\" = "
+          "\"iter_0000001\niter_0000002\nlatest\" ]",
+          dir, dir, dir);
+}
+
 /* A load in another type reads the master where the checkpoint has one, and makes the master from the
  * weight where it has none. Moments are loaded only for a whole resume. */
 static void other_types(void)
@@ -642,6 +658,7 @@ int main(int argc, char **argv)
     conversions();
     round_trip(0);
     round_trip(1);
+    plain_renames();
     other_types();
     large();
     retention();
