@@ -55,6 +55,7 @@ typedef struct {
     double threshold;
     const int *work;               /* [ranks] ranks of equal work have the same number; < 0: no peers */
     Judged *rank;                  /* [ranks] */
+    int *order;                    /* [ranks] all ranks, those of equal work one behind the other */
     double *sorted;                /* [ranks] scratch */
     SlowRank *slow;                /* [ranks] those that are reported now */
     int n;

@@ -4,17 +4,32 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Lists the ranks, those of equal work one behind the other. */
+static void order_ranks(Judge *j)
+{
+    for (int first = 0, n = 0; n < j->ranks; first++) {
+        int seen = 0;
+        for (int r = 0; r < first && !seen; r++)
+            seen = j->work[r] == j->work[first];
+        for (int r = first; r < j->ranks && !seen; r++)
+            if (j->work[r] == j->work[first])
+                j->order[n++] = r;
+    }
+}
+
 void judge_open(Judge *j, int ranks, double threshold, const int *work)
 {
     size_t n = (size_t)ranks;
     *j = (Judge){.ranks = ranks, .threshold = threshold, .work = work,
-                 .rank = xcalloc(n, sizeof *j->rank), .sorted = xcalloc(n, sizeof *j->sorted),
-                 .slow = xcalloc(n, sizeof *j->slow)};
+                 .rank = xcalloc(n, sizeof *j->rank), .order = xcalloc(n, sizeof *j->order),
+                 .sorted = xcalloc(n, sizeof *j->sorted), .slow = xcalloc(n, sizeof *j->slow)};
+    order_ranks(j);
 }
 
 void judge_close(Judge *j)
 {
     free(j->rank);
+    free(j->order);
     free(j->sorted);
     free(j->slow);
     *j = (Judge){0};
@@ -34,8 +49,11 @@ static double middle(const double *sorted, int n)
 static double middle_of_others(const double *sorted, int n, double v)
 {
     int at = 0, half = (n - 1) / 2;
-    while (sorted[at] < v)
-        at++;
+    for (int end = n; at < end;)               /* at: the first entry that is not below v */
+        if (sorted[(at + end) / 2] < v)
+            at = (at + end) / 2 + 1;
+        else
+            end = (at + end) / 2;
     double high = sorted[half + (half >= at)];
     if ((n - 1) & 1)
         return high;
@@ -103,23 +121,21 @@ static void sort_ranks(Judge *j, const OwnSum *own, int phase, int idle)
 static void beside_peers(Judge *j, const OwnSum *own, int phase)
 {
     double spread;
-    for (int first = 0; first < j->ranks; first++) {
-        int n = 0, seen = 0;
-        for (int r = 0; r < j->ranks; r++) {
-            seen |= r < first && j->work[r] == j->work[first];
-            if (j->work[r] == j->work[first])
-                j->sorted[n++] = own[r].took[phase];
-        }
-        if (seen || j->work[first] < 0 || n < 2)
+    for (int first = 0, n; first < j->ranks; first += n) {
+        const int *peer = j->order + first, work = j->work[*peer];
+        for (n = 0; first + n < j->ranks && j->work[peer[n]] == work; n++)
+            j->sorted[n] = own[peer[n]].took[phase];
+        if (work < 0 || n < 2)
             continue;
         qsort(j->sorted, (size_t)n, sizeof *j->sorted, by_double);
-        for (int r = first; r < j->ranks; r++) {
-            Judged *it = &j->rank[r];
-            if (j->work[r] != j->work[first] || it->known[phase] < PAST_FIRST)
+        for (int i = 0; i < n; i++) {
+            Judged *it = &j->rank[peer[i]];
+            const OwnSum *its = &own[peer[i]];
+            if (it->known[phase] < PAST_FIRST)
                 continue;
-            double others = middle_of_others(j->sorted, n, own[r].took[phase]);
+            double others = middle_of_others(j->sorted, n, its->took[phase]);
             double base = usual(it->past[phase], it->known[phase], &spread);
-            is_slow(j, it, phase, own + r, others, spread / base * others, n - 1);
+            is_slow(j, it, phase, its, others, spread / base * others, n - 1);
         }
     }
 }
@@ -131,11 +147,12 @@ static int slower_than_before(const Judge *j, Judged *r, int phase, const OwnSum
     double spread, unused;
     if (r->known[phase] < PAST_FIRST)
         return 0;
-    double base = usual(r->past[phase], r->known[phase], &spread);
-    double took = usual(r->took[phase], r->known[phase], &unused);
     /* of two ranks nobody else can tell whether one is slower or the other faster */
-    return (j->ranks > 2 || own->took[phase] > (1 + j->threshold / 2) * took) &&
-           is_slow(j, r, phase, own, base * unit, spread * unit, 0);
+    if (j->ranks == 2 &&
+        !(own->took[phase] > (1 + j->threshold / 2) * usual(r->took[phase], r->known[phase], &unused)))
+        return 0;
+    double base = usual(r->past[phase], r->known[phase], &spread);
+    return is_slow(j, r, phase, own, base * unit, spread * unit, 0);
 }
 
 /* Whether a rank was on no core for longer than it usually is, and than it usually is more than others. */
