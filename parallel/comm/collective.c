@@ -18,7 +18,6 @@
 #include <string.h>
 
 #define SMALL_BYTES 8192       /* up to here every rank adds everything: one exchange instead of two */
-#define WIRE_BYTES (1 << 30)   /* most bytes of a message between hosts; MPI counts in int */
 
 static size_t width(const Request *r) { return dtype_size(r->type); }
 static size_t partial_width(const Request *r) { return dtype_size(reduce_partial(r->type)); }

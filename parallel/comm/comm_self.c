@@ -1,7 +1,5 @@
 /* comm_self -- the group of one: what every operation does without other ranks */
 #include "comm.h"
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 /* Copies within this rank; device buffers in the order of the ops. */
@@ -29,21 +27,4 @@ void comm_self_open(Comm *c, const char *name)
 {
     *c = (Comm){.name = name, .size = 1, .barrier = self_barrier, .wait = self_wait};
     comm_operations(c, self_start);
-}
-
-void all_ok(Comm *c, int ok, int code, const char *id, const char *fmt, ...)
-{
-    int64_t lowest = ok ? INT64_MAX : c->rank;
-    c->wait(c, c->all_reduce(c, &lowest, 1, I64, OP_MIN));
-    if (lowest == INT64_MAX)
-        return;
-    if (lowest == c->rank) {
-        char text[2048];
-        va_list ap;
-        va_start(ap, fmt);
-        vsnprintf(text, sizeof text, fmt, ap);
-        va_end(ap);
-        die(code, id, "%s", text);
-    }
-    c->barrier(c);   /* the rank that died ends the job */
 }

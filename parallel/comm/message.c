@@ -6,8 +6,6 @@
 #include "wire.h"
 #include <string.h>
 
-#define WIRE_BYTES (1 << 30)   /* most bytes of a message between hosts; MPI counts in int */
-
 static int64_t total_bytes(const Request *r) { return r->n * (int64_t)dtype_size(r->type); }
 
 /* Takes the lowest free slot. */

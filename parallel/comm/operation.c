@@ -1,5 +1,7 @@
-/* operation -- the seven operations of a group, each as a call of its `start` */
+/* operation -- what all groups share: the seven operations as calls of `start`, their bytes, and all_ok */
 #include "comm.h"
+#include <stdarg.h>
+#include <stdio.h>
 
 const char *const comm_kind_name[COMM_KINDS] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
                                                 "broadcast",  "send",           "recv",       "barrier"};
@@ -61,4 +63,21 @@ int64_t comm_payload(const Comm *c, CommKind kind, int64_t n, Dtype type, int ro
     case COMM_RECV:       return 0;
     default:              return bytes;
     }
+}
+
+void all_ok(Comm *c, int ok, int code, const char *id, const char *fmt, ...)
+{
+    int64_t lowest = ok ? INT64_MAX : c->rank;
+    c->wait(c, c->all_reduce(c, &lowest, 1, I64, OP_MIN));
+    if (lowest == INT64_MAX)
+        return;
+    if (lowest == c->rank) {
+        char text[2048];
+        va_list ap;
+        va_start(ap, fmt);
+        vsnprintf(text, sizeof text, fmt, ap);
+        va_end(ap);
+        die(code, id, "%s", text);
+    }
+    c->barrier(c);   /* the rank that died ends the job */
 }
