@@ -47,12 +47,18 @@ int grid_index(const GridSpec *spec, int rank, Axis axis)
     return index[axis];
 }
 
+/* The distance of ranks that are neighbours on an axis. */
+static int stride_of(const int size[AXES], const Axis order[AXES], Axis axis)
+{
+    int n = 1;
+    for (int k = 0; order[k] != axis; k++)
+        n *= size[order[k]];
+    return n;
+}
+
 int grid_first(const GridSpec *spec, Axis axis, int index)
 {
-    int stride = 1;
-    for (int k = 0; spec->order[k] != axis; k++)
-        stride *= spec->size[spec->order[k]];
-    return index * stride;
+    return index * stride_of(spec->size, spec->order, axis);
 }
 
 int grid_group(const int size[AXES], const Axis order[AXES], unsigned mask, int rank, int *out)
@@ -89,15 +95,6 @@ int grid_cores(const Grid *g)
     return n ? n : 1;
 }
 
-/* The distance of ranks that are neighbours on an axis. */
-static int stride(const int size[AXES], const Axis order[AXES], Axis axis)
-{
-    int n = 1;
-    for (int k = 0; order[k] != axis; k++)
-        n *= size[order[k]];
-    return n;
-}
-
 int grid_expert_size(const GridSpec *spec, int world, int size[AXES])
 {
     int etp = spec->etp ? spec->etp : spec->size[AXIS_TP], ep = spec->ep ? spec->ep : 1,
@@ -109,7 +106,7 @@ int grid_expert_size(const GridSpec *spec, int world, int size[AXES])
     size[AXIS_EP] = ep;
     size[AXIS_PP] = pp;
     size[AXIS_DP] = world / (etp * ep * pp);
-    return pp == 1 || stride(size, spec->order, AXIS_PP) == stride(spec->size, spec->order, AXIS_PP);
+    return pp == 1 || stride_of(size, spec->order, AXIS_PP) == stride_of(spec->size, spec->order, AXIS_PP);
 }
 
 int grid_expert_group(const GridSpec *spec, int world, unsigned mask, int rank, int *out)
