@@ -21,8 +21,7 @@
 
 /* X(id, name): the rows of a rank. The row of a process group has the name of the group's axis. */
 #define TRACE_STREAMS(X)                                                                                     \
-    X(COMPUTE, "compute") X(LOADER, "loader") X(CHECKPOINT, "checkpoint")                                    \
-    X(TP, "tp") X(CP, "cp") X(EP, "ep") X(PP, "pp") X(DP, "dp") X(WORLD, "world")     \
+    X(COMPUTE, "compute") X(TP, "tp") X(CP, "cp") X(EP, "ep") X(PP, "pp") X(DP, "dp") X(WORLD, "world")      \
     X(LOSSES, "losses")
 
 typedef enum {
@@ -34,13 +33,9 @@ typedef enum {
 
 /* X(id, name, stream): events that are neither instructions of a schedule nor operations of a group */
 #define SPANS(X)                                                                                             \
-    X(DATA, "data", COMPUTE)      /* waiting for a microbatch */                                             \
     X(EVAL, "evaluate", COMPUTE)                                                                             \
     X(SAVE, "save", COMPUTE)      /* the part of a save that training waits for */                           \
-    X(LOG, "log", COMPUTE)                                                                                   \
-    X(LOSS, "loss", LOSSES)       /* part of a step by its cause: Instr.unit is a LossKind (losses.h) */     \
-    X(LOAD, "load", LOADER)       /* the loader's thread fills a microbatch */                               \
-    X(WRITE, "write", CHECKPOINT) /* the writer's thread writes a snapshot to disk */
+    X(LOSS, "loss", LOSSES)       /* part of a step by its cause: Instr.unit is a LossKind (losses.h) */
 
 typedef enum {
     SPAN_FIRST = INSTR_KINDS - 1, /* numbers of spans follow those of InstrKind; CommKind follows */
@@ -101,7 +96,7 @@ void trace_start(Trace *t, Grid *g);
 /* Iteration `step` (from 1) begins: turns recording on or off. */
 void trace_step(Trace *t, int64_t step);
 
-/* double t0 = trace_begin(t); ...; trace_end(t, SPAN_DATA, t0); */
+/* double t0 = trace_begin(t); ...; trace_end(t, SPAN_SAVE, t0); */
 static inline double trace_begin(const Trace *t) { return t->on ? now() : 0; }
 void trace_end(Trace *t, TraceSpan span, double start);
 

@@ -311,7 +311,7 @@ static void test_trace(void)
         trace_step(&t, step);
         double t0 = trace_begin(&t);
         CHECK((t0 > 0) == (step == 2 || step == 4), "step %lld", (long long)step);
-        trace_end(&t, SPAN_DATA, t0);
+        trace_end(&t, SPAN_SAVE, t0);
         for (uint16_t mb = 0; mb < 3; mb++) {
             double a = clock += 0.01;
             trace_instr(&t, &(Instr){.op = I_F, .unit = WHOLE, .mb = mb}, a, a + 1e-3);
@@ -343,10 +343,10 @@ static void test_trace(void)
         found[2] += number(args, "step") == 4;
         found[3] += !strcmp(name, "F2.0") && fabs(number(e, "dur") - 1000) < 1;
         found[4] += !strcmp(name, "S");
-        found[5] += !strcmp(name, "data");
+        found[5] += !strcmp(name, "save");
     }
     CHECK(found[0] == 1 && found[1] == 10 && found[2] == 8 && found[3] == 1, "kept");
-    CHECK(found[4] == 2 && found[5] == 1, "the newest are kept: %d steps, %d data", found[4], found[5]);
+    CHECK(found[4] == 2 && found[5] == 1, "the newest are kept: %d steps, %d saves", found[4], found[5]);
     json_decref(o);
     trace_close(&t);
     const char *row[] = {"1", "2", "3", "4", "5", "6", "7", "9"};
