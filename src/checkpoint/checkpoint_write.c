@@ -119,12 +119,6 @@ static int trash(Saver *s, const char *name, char why[WHY])
     return file_sync_dir(s->dir, "checkpoints", why) && file_remove_dir(s->dir, to, why);
 }
 
-static int largest_first(const void *a, const void *b)
-{
-    int64_t s = *(const int64_t *)a, t = *(const int64_t *)b;
-    return s < t ? 1 : s > t ? -1 : 0;
-}
-
 /* Deletes what save_keep_last and save_retain_interval do not keep; never the newest verified checkpoint,
  * and nothing before one is verified. */
 static int retain(Saver *s, char why[WHY])
@@ -149,7 +143,7 @@ static int retain(Saver *s, char why[WHY])
         }
     closedir(d);
     if (n)
-        qsort(list, (size_t)n, sizeof *list, largest_first);
+        qsort(list, (size_t)n, sizeof *list, source_newest_first);
     for (int64_t i = keep; ok && i < n; i++) {
         char name[40];
         snprintf(name, sizeof name, "iter_%07" PRId64, list[i]);

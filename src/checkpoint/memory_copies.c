@@ -52,12 +52,6 @@ static char **copies_here(int *n)
     return memory_folder() ? source_list(memory_folder(), n) : xcalloc(1, sizeof(char *));
 }
 
-static int newest_first(const void *a, const void *b)
-{
-    int64_t s = *(const int64_t *)a, t = *(const int64_t *)b;
-    return s < t ? 1 : s > t ? -1 : 0;
-}
-
 int memory_list(int64_t iteration[MEMORY_LISTED], Comm *all)
 {
     int64_t mine[MEMORY_LISTED], *each = xcalloc((size_t)all->size, sizeof mine);
@@ -70,7 +64,7 @@ int memory_list(int64_t iteration[MEMORY_LISTED], Comm *all)
     }
     source_list_free(here, n);
     all->wait(all, all->all_gather(all, each, mine, MEMORY_LISTED, I64));
-    qsort(each, (size_t)listed, sizeof *each, newest_first);
+    qsort(each, (size_t)listed, sizeof *each, source_newest_first);
     for (int i = 0; i < listed && each[i] >= 0 && found < MEMORY_LISTED; i++)
         if (!found || each[i] != iteration[found - 1])
             iteration[found++] = each[i];

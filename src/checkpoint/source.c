@@ -28,6 +28,12 @@ int source_iteration(const char *name, int64_t *iteration)
     return 1;
 }
 
+int source_newest_first(const void *a, const void *b)
+{
+    int64_t s = *(const int64_t *)a, t = *(const int64_t *)b;
+    return (s < t) - (s > t);
+}
+
 /* What a host lacks says nothing of the checkpoint. */
 static void check_host(const char *path)
 {
@@ -62,12 +68,13 @@ static DIR *open_checkpoints(const char *top)
     return d || is_absent(top) ? d : NULL;
 }
 
+/* source_newest_first of folders. */
 static int newest_first(const void *a, const void *b)
 {
     int64_t s = 0, t = 0;
     source_iteration(strrchr(*(char *const *)a, '/') + 1, &s);
     source_iteration(strrchr(*(char *const *)b, '/') + 1, &t);
-    return s < t ? 1 : s > t ? -1 : 0;
+    return source_newest_first(&s, &t);
 }
 
 char **source_list(const char *path, int *n)

@@ -51,6 +51,8 @@ int source_gone(const Source *s, const char *dir);
 
 /* Whether name is iter_ and at least seven digits. */
 int source_iteration(const char *name, int64_t *iteration);
+/* Orders iterations, int64_t, for qsort: the newest first. */
+int source_newest_first(const void *a, const void *b);
 
 /* Opens the folder and verifies its manifest. */
 int source_open(Source *s, const char *dir, char why[WHY]);
