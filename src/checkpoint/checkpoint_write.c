@@ -155,12 +155,12 @@ static int retain(Saver *s, char why[WHY])
 }
 
 /* Renames a finished folder to its name on a file system whose renameat2 has no flags (NFS, Lustre). A
- * checkpoint that has the name already is renamed to iter_N.trash first, and loses that name again if the
- * other one cannot take its place. */
+ * checkpoint that has the name already is renamed to iter_N.old first, and gets its name back if the other
+ * one cannot take its place, from saver_clean if need be. */
 static int publish_plainly(Saver *s, char why[WHY])
 {
     char old[64];
-    snprintf(old, sizeof old, "%s.trash", s->name);
+    snprintf(old, sizeof old, "%s.old", s->name);
     int there = faccessat(s->dir, s->name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
     if (there && renameat(s->dir, s->name, s->dir, old) < 0)
         return file_errno(why, "cannot rename %s to %s", s->name, old);
@@ -227,6 +227,14 @@ int saver_bury(Saver *s, char why[WHY])
                                                      : file_sync_dir(s->dir, "checkpoints", why);
 }
 
+/* Gives a checkpoint that publish_plainly has set aside its name back, if no other has taken it. */
+static int put_back(Saver *s, const char *old)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%.*s", (int)(strlen(old) - strlen(".old")), old);
+    return faccessat(s->dir, name, F_OK, AT_SYMLINK_NOFOLLOW) < 0 && renameat(s->dir, old, s->dir, name) == 0;
+}
+
 void saver_clean(Saver *s)
 {
     char why[WHY];
@@ -239,7 +247,9 @@ void saver_clean(Saver *s)
     }
     for (struct dirent *e; (e = readdir(d));) {
         const char *dot = strrchr(e->d_name, '.');
-        if (dot && !strncmp(e->d_name, "iter_", 5) && (!strcmp(dot, ".tmp") || !strcmp(dot, ".trash")) &&
+        if (!dot || strncmp(e->d_name, "iter_", 5) || (!strcmp(dot, ".old") && put_back(s, e->d_name)))
+            continue;
+        if ((!strcmp(dot, ".tmp") || !strcmp(dot, ".trash") || !strcmp(dot, ".old")) &&
             !file_remove_dir(s->dir, e->d_name, why))
             warn("a leftover in %s/checkpoints stays: %s", s->run_dir, why);
     }

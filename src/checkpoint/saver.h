@@ -91,7 +91,8 @@ int saver_retain(Saver *s, char why[WHY]);
 /* Renames the checkpoint to iter_N.damaged, which no load takes. */
 int saver_bury(Saver *s, char why[WHY]);
 
-/* Removes leftovers (*.tmp, *.trash) of earlier saves and deletions. Failures are ignored. */
+/* Removes leftovers (*.tmp, *.trash, *.old) of earlier saves and deletions; a checkpoint that lost its name
+ * to a save that did not end gets it back. Failures are ignored. */
 void saver_clean(Saver *s);
 
 /* peers.c. peers_bytes: of the shards that this host will hold, from those [ranks] that each rank writes. */

@@ -96,10 +96,17 @@ static void plain_renames(void)
     shell("cp -r %s/checkpoints/iter_0000002 %s/copy", dir, dir);
     shell(": > %s/checkpoints/iter_0000002/model-00000.safetensors", dir);
     CHECK(save(dir, 2, &cfg) == 2, "saved again");
-    plain_names = 0;
     shell("diff -r %s/checkpoints/iter_0000002 %s/copy && [ \"$(ls %s/checkpoints)\" = "
           "\"iter_0000001\niter_0000002\nlatest\" ]",
           dir, dir, dir);
+    /* the host died between the two names */
+    shell("cd %s/checkpoints && mv iter_0000002 iter_0000002.old && cp -r iter_0000001 iter_0000001.old",
+          dir);
+    CHECK(save(dir, 3, &cfg) == 3, "saved after that");
+    plain_names = 0;
+    shell("diff -r %s/checkpoints/iter_0000002 %s/copy && [ \"$(ls -d %s/checkpoints/iter_*)\" = \"$(ls -d "
+          "%s/checkpoints/iter_000000[123])\" ]",
+          dir, dir, dir, dir);
 }
 
 /* A load in another type reads the master where the checkpoint has one, and makes the master from the
