@@ -128,11 +128,15 @@ void pool_run(Pool *p, void (*fn)(void *ctx, int64_t item, int thread), void *ct
     }
 }
 
-int pool_cores(void)
+int pool_core_set(CoreSet *set)
 {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+    *set = (CoreSet){{0}};
+    if (sched_getaffinity(0, sizeof *set, (cpu_set_t *)set))
+        set->word[0] = 1;              /* forbidden here: it runs on one at least */
+    return CPU_COUNT_S(sizeof *set, (cpu_set_t *)set);
 }
+
+int pool_cores(void) { return pool_core_set(&(CoreSet){{0}}); }
 
 Pool *pool_open(int threads)
 {

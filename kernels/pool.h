@@ -14,8 +14,13 @@ Pool *pool_open(int threads);
 void pool_close(Pool *p);
 int pool_threads(const Pool *p);
 
-/* Returns the number of cores that this process may run on. */
-int pool_cores(void);
+/* Cores of a host, as many as Linux can have: cpu_set_t ends at 1,024, and a host that may have more does
+ * not fill that. */
+typedef struct { unsigned long word[8192 / 64]; } CoreSet;
+
+/* Fills the set of the cores that this process may run on, and returns their number. */
+int pool_core_set(CoreSet *set);
+int pool_cores(void);               /* their number alone */
 
 /* Calls fn(ctx, item, thread) once for each item in [0, items), on all threads, and returns when all
  * calls have returned. thread is the number of the calling thread, in [0, threads). fn must not call

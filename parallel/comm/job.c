@@ -11,7 +11,6 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -31,7 +30,8 @@ typedef struct {
     _Alignas(64) _Atomic int state;    /* ABSENT, RUNNING, LEFT */
     pid_t pid;
     int rank;                      /* in the world */
-    cpu_set_t cores;               /* that the rank may run on */
+    int ncores;
+    CoreSet cores;                 /* that the rank may run on; ncores of them */
     char status[16], where[112], note[112];        /* texts: of job_leave, job_where, comm_note */
 } Member;
 
@@ -69,8 +69,7 @@ void job_page_open(int fd, int ranks, int local, int rank)
     Member *m = &page->member[local];
     m->pid = getpid();
     m->rank = rank;
-    if (sched_getaffinity(0, sizeof m->cores, &m->cores))
-        CPU_SET(0, &m->cores);
+    m->ncores = pool_core_set(&m->cores);
     char where[32];
     snprintf(where, sizeof where, "rank %d", rank);
     job_where(where);
@@ -84,16 +83,21 @@ int job_ranks(void) { return page ? page->ranks : 1; }
 int job_local(void) { return mine; }
 int job_pid(void) { return page->member[mine].pid; }
 
-int job_cores(void) { return page ? CPU_COUNT(&page->member[mine].cores) : pool_cores(); }
+int job_cores(void) { return page ? page->member[mine].ncores : pool_cores(); }
+
+static int meet(const CoreSet *a, const CoreSet *b)
+{
+    size_t i = 0;
+    while (i < sizeof a->word / sizeof *a->word && !(a->word[i] & b->word[i]))
+        i++;
+    return i < sizeof a->word / sizeof *a->word;
+}
 
 int job_sharers(void)
 {
     int n = 0;
-    for (int i = 0; page && i < page->ranks; i++) {
-        cpu_set_t both;
-        CPU_AND(&both, &page->member[i].cores, &page->member[mine].cores);
-        n += CPU_COUNT(&both) > 0;
-    }
+    for (int i = 0; page && i < page->ranks; i++)
+        n += meet(&page->member[i].cores, &page->member[mine].cores);
     return n ? n : 1;
 }
 

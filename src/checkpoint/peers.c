@@ -286,6 +286,7 @@ static int move_shards(Fetch *f, char why[WHY])
 {
     Comm *all = f->all;
     int n = f->m.nshard, ok = 1;
+    int64_t row = n + 1;               /* of have: a rank's shards, and whether it leads its host */
     int32_t *mine = xcalloc((size_t)n + 1, 4), *have = xcalloc((size_t)(n + 1) * (size_t)all->size, 4);
     for (int i = 0; i < n; i++)
         mine[i] = f->leads && has_shard(f, i);
@@ -297,10 +298,10 @@ static int move_shards(Fetch *f, char why[WHY])
     all->wait(all, all->all_reduce(all, &go, 1, I64, OP_MIN));
     for (int i = 0; go && i < n; i++) {
         int holder = 0;
-        while (holder < all->size && !have[holder * (n + 1) + i])
+        while (holder < all->size && !have[holder * row + i])
             holder++;
         for (int r = 0; holder < all->size && r < all->size; r++)
-            if (have[r * (n + 1) + n] && !have[r * (n + 1) + i])
+            if (have[r * row + n] && !have[r * row + i])
                 ok = move_shard(f, i, holder, r, why) && ok;
     }
     free(mine);

@@ -23,7 +23,6 @@
 #include <fcntl.h>
 #include <fts.h>
 #include <math.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -548,12 +547,6 @@ static void open_output(Job *j)
     on_signals(on_signal);
 }
 
-static int cpus(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
-}
-
 static void parse(Job *j, int argc, char **argv)
 {
     Args a = cli_open("tokenize", argc, argv);
@@ -561,7 +554,7 @@ static void parse(Job *j, int argc, char **argv)
     j->prefix = args_value(&a, "-o");
     j->key = key ? key : "text";
     double threads = args_number(&a, "--threads");
-    j->threads = isnan(threads) ? cpus() : (int)threads;
+    j->threads = isnan(threads) ? pool_cores() : (int)threads;
     j->append = !args_switch(&a, "--no-append-eod");
     for (int i = 0; i < a.n; i++)
         if (a.v[i][0] == '-')
