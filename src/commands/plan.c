@@ -507,6 +507,7 @@ int command_plan(int argc, char **argv)
     cli_end(&a);
     check_usage(explain + measure + (lists != NULL), measure && json, machine,
                 lists ? "--search" : explain ? "--explain" : NULL);
+    cli_may_write("--search", lists);
     if (!isnan(most)) {
         printf(json ? "{\"world\": %d}\n" : "%d\n", start_smaller(path, &a, world, (int)most));
         return EXIT_DONE;

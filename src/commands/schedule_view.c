@@ -283,6 +283,9 @@ int command_schedule(int argc, char **argv)
     int world = (int)args_number(&a, "--world");
     const char *path = cli_next(&a, "CONFIG");
     cli_end(&a);
+    cli_may_write("--svg", svg);
+    cli_may_write("--trace", trace);
+    cli_may_write("--csv", csv);
     View v = {0};
     view_open(&v, start_plan(path, &a, world), svg || trace);
     if (svg)

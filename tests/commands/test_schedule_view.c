@@ -184,6 +184,9 @@ static void refusals(void)
         CHECK(code == want[i].code && strstr(err, want[i].says), "%s: exit %d, %s", want[i].options, code,
               err);
     }
+    /* every file is asked for before the lists are made, and before another one is written */
+    run("pipeline_model_parallel_size=2 --svg $WORK/early.svg --trace /nowhere/a.json");
+    CHECK(!*contents("early.svg"), "--svg was written though --trace cannot be");
 }
 
 int main(void)

@@ -128,6 +128,8 @@ for two in '--explain --calibrate' '--explain --search lists' '--search lists --
 done
 "$TRAIN" plan "$work/tiny.yaml" --calibrate --machine "$work/nowhere/new.yaml" > "$work/out" 2> "$work/err" && rc=0 || rc=$?
 [ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/err")" = 1 ] && [ "$(wc -l < "$work/err")" = 1 ] || fail "--calibrate into no folder: $rc"
+"$TRAIN" plan "$work/tiny.yaml" --search "$work/nowhere/lists" --machine none > "$work/out" 2> "$work/err" && rc=0 || rc=$?
+[ $rc = 5 ] && grep -q '^error\[write\].* --search with' "$work/err" || fail "--search into no folder is found late: $rc"
 cmp "$work/tiny.yaml" "$work/before.yaml" || fail "the configuration was written over"
 for most in 2 3; do        # there is room for the whole job
     "$TRAIN" plan "$work/tiny.yaml" --world 2 --at-most $most > "$work/out" 2> "$work/err" && [ "$(cat "$work/out")" = 2 ] ||
