@@ -3,16 +3,27 @@
 #include "context.h"
 #include <stdlib.h>
 
-/* Checks that a context group of `shares` ranks can share out the heads of a layer. */
+/* Key/value heads of a tensor rank. */
+static int64_t groups_of_rank(const Config *c)
+{
+    int64_t tp = c->tensor_model_parallel_size;
+    return c->num_query_groups < tp ? 1 : c->num_query_groups / tp;
+}
+
+/* Whether a context group of `shares` ranks cannot share out the heads of a layer. */
+static int heads_remain(const Config *c, int64_t shares)
+{
+    return c->num_attention_heads / c->tensor_model_parallel_size % shares || groups_of_rank(c) % shares;
+}
+
 static void rules_context_heads(Check *k, const char *kind, int64_t shares)
 {
     Config *c = k->cfg;
-    int64_t tp = c->tensor_model_parallel_size, groups = c->num_query_groups < tp ? tp : c->num_query_groups;
-    RULE(ON3(cp_comm_type, num_attention_heads, num_query_groups),
-         shares > 0 && (c->num_attention_heads / tp % shares || groups / tp % shares),
+    int64_t tp = c->tensor_model_parallel_size, groups = groups_of_rank(c);
+    RULE(ON3(cp_comm_type, num_attention_heads, num_query_groups), shares > 0 && heads_remain(c, shares),
          "%s over %ld ranks shares out %ld query heads and %ld key/value heads of a tensor rank; groups that "
-         "fit: %s; or use p2p or allgather", kind, shares, c->num_attention_heads / tp, groups / tp,
-         check_nearest_divisors(groups / tp, shares));
+         "fit: %s; or use p2p or allgather", kind, shares, c->num_attention_heads / tp, groups,
+         check_nearest_divisors(groups, shares));
 }
 
 void rules_context(Check *k)
@@ -34,9 +45,10 @@ void rules_context(Check *k)
         return;
     int64_t a = h->n ? strtol(h->v[0], NULL, 10) : 0, p = h->n > 1 ? strtol(h->v[1], NULL, 10) : 0;
     const int *sizes = ON2(hierarchical_context_parallel_sizes, context_parallel_size);
+    int64_t fit = cp % 2 || heads_remain(c, 2) ? 1 : 2;
     RULE(sizes, kinds[CONTEXT_A2A_P2P] && (h->n != 2 || a * p != cp),
          "a2a+p2p needs two sizes, of an a2a group and the number of groups, whose product is "
-         "context_parallel_size %ld; for example [%d, %ld]", cp, cp % 2 ? 1 : 2, cp % 2 ? cp : cp / 2);
+         "context_parallel_size %ld; for example [%ld, %ld]", cp, fit, cp / fit);
     RULE(ON2(hierarchical_context_parallel_sizes, cp_comm_type), h->n && !kinds[CONTEXT_A2A_P2P],
          "sizes are for cp_comm_type a2a+p2p, which no layer has; leave them out");
     c->context_heads = kinds[CONTEXT_A2A_P2P] && a * p == cp ? a : 0;

@@ -70,6 +70,11 @@ static const struct { const char *args; int world; const char *says; int n;
     {"context_parallel_size=4|cp_comm_type=a2a+p2p", 4,
      "hierarchical_context_parallel_sizes: a2a+p2p needs two sizes, of an a2a group and the number of "
      "groups, whose product is context_parallel_size 4; for example [2, 2]"},
+    {"context_parallel_size=4|cp_comm_type=a2a+p2p|num_query_groups=1", 4,
+     "hierarchical_context_parallel_sizes: a2a+p2p needs two sizes, of an a2a group and the number of "
+     "groups, whose product is context_parallel_size 4; for example [1, 4]"},
+    {"context_parallel_size=4|cp_comm_type=a2a+p2p|num_query_groups=1|"
+     "hierarchical_context_parallel_sizes=[1,4]", 4, NULL},
     {"context_parallel_size=4|cp_comm_type=a2a+p2p|hierarchical_context_parallel_sizes=[2,3]", 4,
      "whose product is context_parallel_size 4; for example [2, 2]"},
     {"context_parallel_size=4|cp_comm_type=a2a+p2p|hierarchical_context_parallel_sizes=[4]", 4,
