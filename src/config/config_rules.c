@@ -338,7 +338,14 @@ static void rules_size(Check *k)
          "the widest activation of a microbatch has %.2g elements; at most 1e15", tokens * wide);
 }
 
-static void rules_batch(Check *k)
+/* Microbatches that every schedule can order, as far as pipeline_schedule_file does not say their number. */
+static int64_t enough_microbatches(const Config *c)
+{
+    return ABSENT(microbatch_group_size_per_vp_stage) ? 2 * c->pipeline_model_parallel_size
+                                                      : c->microbatch_group_size_per_vp_stage;
+}
+
+static void rules_batch(Check *k, ConfigUse use)
 {
     Config *c = k->cfg;
     int scheduled = !ABSENT(step_batch_size_schedule);
@@ -356,7 +363,8 @@ static void rules_batch(Check *k)
         k->bad[OPT_step_batch_size_schedule] |= error != NULL;
         return;
     }
-    DERIVE(global_batch_size, ON1(micro_batch_size), unit);
+    /* who only loads has no batch, but lists for one */
+    DERIVE(global_batch_size, ON1(micro_batch_size), use == USE_LOAD ? unit * enough_microbatches(c) : unit);
     RULE(ON2(global_batch_size, micro_batch_size), c->global_batch_size % unit, "%ld is not a multiple of "
          "micro_batch_size %ld x data-parallel size %ld; nearest: %s", c->global_batch_size,
          c->micro_batch_size, c->data_parallel_size, check_nearest_multiples(unit, c->global_batch_size));
@@ -551,7 +559,7 @@ void config_resolve(Check *k, int world, ConfigUse use)
     rules_pairs(k);
     rules_model(k);
     rules_cut(k);
-    rules_batch(k);
+    rules_batch(k, use);
     rules_logits(k);
     rules_fp8(k);
     rules_fp8_blocks(k);

@@ -512,6 +512,22 @@ static void test_looked_at(void)
     }
 }
 
+/* `train generate` reads no batch: no schedule asks it for one. */
+static void test_loaded(void)
+{
+    for (int kind = 0; kind < SCHEDULE_CUSTOM; kind++) {
+        const char *args = textf("pipeline_model_parallel_size=2|load=x|pipeline_schedule=%s%s",
+                                 schedule_info[kind].name,
+                                 kind == SCHEDULE_INTERLEAVED ? "|num_virtual_stages_per_pipeline_rank=2"
+                                                              : "");
+        Check k = resolve(args, 4, USE_LOAD);
+        CHECK(!k.n, "%s: %s", args, listing(&k));
+    }
+    Check k = resolve("pipeline_model_parallel_size=2|load=x|num_virtual_stages_per_pipeline_rank=2|"
+                      "microbatch_group_size_per_vp_stage=7", 2, USE_LOAD);
+    CHECK(!k.n, "%s", listing(&k));
+}
+
 static void test_cases(void)
 {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -769,6 +785,7 @@ int main(void)
 {
     test_cases();
     test_looked_at();
+    test_loaded();
     test_with_experts();
     test_forced_loads();
     test_derived();
