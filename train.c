@@ -165,6 +165,7 @@ static void print_start(const Training *t)
     if (run_fp8_text(t->cfg, r->plan.fp8_recast))
         printf("fp8: %s\n", run_fp8_text(t->cfg, r->plan.fp8_recast));
     start_print(stdout, r);
+    start_warn(t->cfg, t->total);
     Hint hint[HINTS];
     int hinted = hints(hint, &(HintAsk){.c = t->cfg, .world = t->cfg->world,
                                         .microbatches = r->plan.lists[t->cfg->batch_steps - 1].m,

@@ -219,6 +219,10 @@ int64_t config_iterations_from(const Config *cfg, int64_t done, int64_t samples)
 /* Returns a key's value as YAML text, as config.yaml has it. On the heap. */
 char *config_text(const Config *cfg, int option);
 
+/* Says which keys are set, to other values than their defaults, and change nothing because of the key `by`
+ * (an OPT_): "adam_eps 1e-06: without effect beside optimizer sgd; change: ...". NULL: none. */
+const char *config_idle(const Config *cfg, int by);
+
 /* Writes the part of `train help TOPIC` that is about keys. topic: NULL for the sections, `keys`, a
  * section, a key, or another program's name for a key. Returns 0 if there is no such topic. */
 int config_help(FILE *f, const char *topic);

@@ -232,3 +232,18 @@ void start_print(FILE *f, const Run *r)
     free(schedule);
     free(sharding);
 }
+
+void start_warn(const Config *cfg, int64_t total)
+{
+    const char *text;
+    for (int i = 0; i < OPTIONS; i++)
+        if ((text = config_idle(cfg, i)))
+            warn("%s", text);
+    for (int i = 0; i < cfg->trace_steps.n; i++)
+        if (atoll(cfg->trace_steps.v[i]) > total)
+            warn("trace_steps: iteration %s comes after the last, %ld, and is not drawn; change: leave it "
+                 "out, or train longer", cfg->trace_steps.v[i], total);
+    if (cfg->min_world > cfg->world)
+        warn("min_world %ld is above the world of %d: no smaller job goes on for this one; change: lower it, "
+             "or leave it out", cfg->min_world, cfg->world);
+}

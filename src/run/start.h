@@ -38,6 +38,9 @@ Loader *start_loader(const Config *cfg, Run *r, Split split, int64_t samples);
 /* Prints what every rank holds and how the step is cut up; nothing with one rank. */
 void start_print(FILE *f, const Run *r);
 
+/* Warns of keys that are set and change nothing in this run of `total` iterations. */
+void start_warn(const Config *cfg, int64_t total);
+
 /* Claims the run directory for this job (run_directory.h), over a grid that is opened for this alone.
  * Collective. */
 void start_directory(RunDirectory *d, const Config *cfg);

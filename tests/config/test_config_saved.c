@@ -148,6 +148,10 @@ static void check_round_trip(const Config *c)
     CHECK(k.n == 0 && size == size2 && !memcmp(once, twice, size), "%s\n%s", once, listing(&k));
     CHECK(k.cfg->padded_vocab_size == c->padded_vocab_size && k.cfg->batch_steps == c->batch_steps &&
           config_iterations(k.cfg) == config_iterations(c), "what is derived");
+    for (int by = 0; by < OPTIONS; by++) {         /* derived values are no keys that somebody has set */
+        const char *a = config_idle(c, by), *b = config_idle(k.cfg, by);
+        CHECK(!a == !b && (!a || !strcmp(a, b)), "%s, when written and read %s", a ? a : "-", b ? b : "-");
+    }
     free(once);
     free(twice);
 }
@@ -227,6 +231,8 @@ static void test_examples(void)
         CHECK(!k.n, "%s: %s", files.gl_pathv[i], listing(&k));
         if (!k.n)
             check_round_trip(k.cfg);
+        for (int by = 0; by < OPTIONS && !k.n; by++)
+            CHECK(!config_idle(k.cfg, by), "%s: %s", files.gl_pathv[i], config_idle(k.cfg, by));
     }
     globfree(&files);
 }
