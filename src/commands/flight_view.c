@@ -34,6 +34,8 @@ typedef struct {
     int records, rows, world;
     Row *row;   /* [rows] by rank */
     double end; /* the latest time of all records, s since 1970 */
+    char *lost; /* which files are no whole records, and why; NULL: all are */
+    int code;   /* exit code when no record is whole */
 } View;
 
 /* ---- reading ---- */
@@ -46,18 +48,27 @@ static void plain(char *text)
             *text = '?';
 }
 
+/* Notes a file that is no whole record. */
+static void lose(View *v, int code, const char *why)
+{
+    v->lost = v->lost ? xasprintf("%s; %s", v->lost, why) : xstrdup(why);
+    v->code = v->code ? v->code : code;
+}
+
 static void read_record(View *v, const char *name)
 {
     char why[WHY], *path = xasprintf("%s/%s", v->path, name);
     int64_t size;
     Flight *f = (Flight *)file_read_text(AT_FDCWD, path, 0, (int64_t)1 << 34, &size, why);
-    if (!f)
-        die(EXIT_RESOURCE, "flight", "%s; change: see whether you may read it", why);
-    if (!flight_whole(f, (size_t)size))
-        die(EXIT_COMPARE, "flight",
-            "%s is not a whole flight record of this version; change: delete it, or read "
-            "it with the build that wrote it",
-            path);
+    int whole = f && flight_whole(f, (size_t)size);
+    if (f && !whole)
+        snprintf(why, sizeof why, "%.300s is not a whole flight record of this version", path);
+    free(path);
+    if (!whole) {
+        lose(v, f ? EXIT_COMPARE : EXIT_RESOURCE, why);
+        free(f);
+        return;
+    }
     for (FlightRank *r = f->rank; r < f->rank + f->ranks; r++) {
         plain(r->host);
         plain(r->where);
@@ -73,7 +84,6 @@ static void read_record(View *v, const char *name)
     v->record[v->records++] = (Record){f, flight_latest(f)};
     v->world = f->world;
     v->end = fmax(v->end, flight_latest(f) + f->wall);
-    free(path);
 }
 
 static int by_rank(const void *a, const void *b)
@@ -93,6 +103,13 @@ static void read_all(View *v)
             !e->d_name[7 + strspn(e->d_name + 7, "0123456789")])
             read_record(v, e->d_name);
     closedir(dir);
+    if (v->lost && !v->records)
+        die(v->code, "flight",
+            "%s; change: see whether you may read it, or read it with the build that wrote it", v->lost);
+    if (v->lost)
+        warn("%s: its ranks are left out; change: read it with the build that wrote it, or delete it",
+             v->lost);
+    free(v->lost);
     if (!v->records)
         die(EXIT_CONFIG, "usage",
             "train flight: %s holds no flight record; change: give the directory of a run "

@@ -95,6 +95,13 @@ for bytes in 0 7 100 1500 100000 -1; do
     [ $? = 1 ] && grep -q '^error\[flight\].*not a whole flight record.*change: ' "$work/said" || fail "cut to $bytes bytes"
     cp "$work/good" "$work/run/flight.0"
 done
+# a record of another host that is whole is shown, with one warning
+truncate -s 100 "$work/run/flight.0"
+cp "$work/good" "$work/run/flight.1"
+"$real" flight "$work/run" --json > "$work/json" 2> "$work/said" || fail "one of two records is cut: $?"
+[ "$(grep -c '^warning: .*flight.0 is not a whole flight record' "$work/said")" = 1 ] && [ "$(wc -l < "$work/said")" = 1 ] &&
+    [ "$(grep -c '"waits_for": ' "$work/json")" = 4 ] || fail "one of two records is cut"
+rm "$work/run/flight.1"
 size=$(stat -c %s "$work/good")
 for seed in $(seq 12); do
     cp "$work/good" "$work/run/flight.0"
