@@ -6,6 +6,7 @@
 #include "products.h"
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -39,10 +40,11 @@ static int for_every_rank(const Command *c, int argc, char **argv)
 static int do_command(const Command *c, int argc, char **argv)
 {
     int rank;
-    if (job_launched(&rank) > 1 && !for_every_rank(c, argc, argv)) {
+    int launched = job_launched(&rank) > 1 || getenv("GRIDIRON_PAGE");
+    if (launched && !for_every_rank(c, argc, argv)) {
         if (rank)
             return EXIT_DONE;
-        job_tell("together");          /* scripts/launch waits for nobody */
+        job_tell("together");          /* scripts/launch waits for nobody, and asks before it kills */
     }
     return functions[c - commands](argc, argv);
 }

@@ -96,10 +96,11 @@ static void on_signal(int sig)
     raise(sig);                        /* ends the process: the handler is installed for one signal */
 }
 
-/* Sets what SIGINT, SIGTERM and SIGHUP do, but for those that are ignored. */
+/* Sets what the signals do that end a command, but for those that are ignored. SIGUSR2 is scripts/launch's
+ * SIGTERM, SIGUSR1 asks for a save, of which there is none. */
 static void on_signals(void (*handler)(int))
 {
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
     struct sigaction old, act = {.sa_handler = handler, .sa_flags = SA_RESETHAND | SA_RESTART};
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         if (!sigaction(signals[i], NULL, &old) && old.sa_handler != SIG_IGN)

@@ -513,14 +513,15 @@ static void test_at_once(void)
  * waits for a lock of PREFIX that this process holds when the signal comes. */
 static void test_signals(void)
 {
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+    enum { SIGNALS = sizeof signals / sizeof *signals };
     char *dir = in_work("signals"), *text = in_work("signals.txt"), *to = in_work("signals/corpus"),
          *lock = in_work("signals/corpus.lock"), *list = xasprintf("ls %s | grep -c -v lock", dir),
          *index = xasprintf("ls %s | grep -q 'idx.*tmp'", dir);
     put_text(text, "one");
     CHECK(!mkdir(dir, 0700), "set up");
-    for (int i = 0; i < 4; i++) {
-        int fd = open(lock, O_RDWR | O_CREAT, 0600), left = -1, status, ignored = i == 3;
+    for (int i = 0; i <= SIGNALS; i++) {
+        int fd = open(lock, O_RDWR | O_CREAT, 0600), left = -1, status, ignored = i == SIGNALS;
         CHECK(fd >= 0 && !flock(fd, LOCK_EX), "set up");
         memcpy(arguments, ((char *[16]){"tokenize", text, "-o", to}), sizeof arguments);
         fflush(stdout);

@@ -155,6 +155,25 @@ printf 'localhost slots=2\nlocalhost slots=2\n' > "$work/hosts"
 refused 2 "usage\] $work/hosts, line 2 names localhost again" scripts/launch -n 2 --hosts "$work/hosts" --restarts 2 "$work/tiny.yaml"
 GRIDIRON_START_SECONDS=x refused 2 'environment\] GRIDIRON_START_SECONDS=x' scripts/launch -n 2 "$work/tiny.yaml"
 
+# a signal that ends tokenize leaves it the time to remove what it has written. It waits for a lock that is held here
+mkdir "$work/made"
+for how in '1 TERM 143' '2 TERM 143' '1 HUP 129' '2 USR1 7'; do
+    # shellcheck disable=SC2086
+    set -- $how
+    { flock 9; exec sleep 1000; } 9> "$work/made/c.lock" &
+    holder=$!
+    scripts/launch -n "$1" tokenize README.md -o "$work/made/c" > "$work/out" 2>&1 &
+    job=$!
+    for _ in $(seq 600); do [ ! -e "$work"/made/c.idx*.tmp ] || break; sleep 0.1; done
+    kill "-$2" $job
+    wait $job
+    rc=$?
+    kill $holder
+    wait $holder
+    [ $rc = "$3" ] && [ "$(ls "$work/made")" = c.lock ] || { echo "# tokenize, $how: code $rc, $(ls "$work/made")"; bad=1; }
+    rm -f "$work"/made/c.*tmp
+done 2> /dev/null
+
 for way in ${WAYS:-TERM INT USR1 KILL TERM+KILL mpirun mpirun-TERM mpirun-SEGV job everything}; do
     before=$bad signal=${way#mpirun} signal=${signal#-}
     case $way in
