@@ -110,9 +110,11 @@ static const Alias aliases[] = {
     ALIAS("warmup_iters", "lr_warmup_iters"),
     ALIAS("warmup_steps", "lr_warmup_iters"),
     ALIAS("warmup_ratio", "lr_warmup_fraction"),
+    ALIAS("warmup", "lr_warmup_fraction"),
     MEANS("decay_lr", "lr_decay_style", "lr_decay_style=cosine, or =constant for none"),
     /* parallel */
     ALIAS("tp", "tensor_model_parallel_size"),
+    ALIAS("model_parallel_size", "tensor_model_parallel_size"),
     ALIAS("pp", "pipeline_model_parallel_size"),
     ALIAS("cp", "context_parallel_size"),
     ALIAS("ep", "expert_model_parallel_size"),

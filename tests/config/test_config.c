@@ -69,6 +69,8 @@ static void test_typos(void)
                                             {"tensor_paralel", "tensor_model_parallel_size"},
                                             {"swiglu", "activation"},
                                             {"n_layer", "num_layers"},
+                                            {"model_parallel_size", "tensor_model_parallel_size"},
+                                            {"warmup", "lr_warmup_fraction"},
                                             {"tensor-model-parallel-size", "tensor_model_parallel_size"},
                                             {"NUM_LAYERS", "num_layers"}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
