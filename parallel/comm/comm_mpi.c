@@ -38,10 +38,14 @@ static void leave(int status, void *unused)
 {
     (void)unused;
     int over;
+    char said[16];
     engine_close();
     MPI_Finalized(&over);
     if (over || job_pid() != getpid())     /* a forked child is no rank */
         return;
+    snprintf(said, sizeof said, "code %d", status);
+    if (world_rank == 0)
+        job_tell(said);                /* from now on the launcher does not wait for ever */
     job_leave();
     if (!status || job_all_left(2))
         MPI_Finalize();

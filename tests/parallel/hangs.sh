@@ -2,8 +2,8 @@
 # tests/parallel/hangs.sh [N|cuda] -- ranks that stand still: stopped, in a loop without end, asleep, before a pipe that nobody
 # writes, in a deep sleep of the system, with a thread that keeps a lock, and a message that is lost; in steps and in
 # saves, between pretended hosts, in a run of one rank. One error line names the rank, the exit code is 7 (8 where the
-# message after a lost one does not fit in its place), its calls follow, no rank is left. A job that is only slow or was
-# stopped as a whole goes on. With N: that many hangs of a random kind, rank and moment, with the limit that the watch
+# message after a lost one does not fit in its place), its calls follow, no rank is left. One that stands still as it leaves MPI is
+# killed. A job that is only slow or was stopped as a whole goes on. With N: that many hangs of a random kind, rank and moment, with the limit that the watch
 # chooses by itself. cuda: on the emulated device, over both of its transports.
 set -u
 work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults
@@ -63,6 +63,17 @@ apart() {
     rc=$?
     [ $rc = 7 ] && [ "$(grep -c '^error\[' "$dir/log")" = 1 ] && grep -q '^error\[start\] .* within 3 s; change: ' "$dir/log" &&
         [ -z "$(alive "$dir")" ] || fail "$dir" "stopped before the start: code $rc"
+}
+
+# late RANK EXECUTABLE ARGUMENT... -- a rank is stopped as it leaves MPI, when all the work is done and no rank watches it
+late() {
+    rank=$1 dir=$(mktemp -d "$work/XXXXXX"); shift
+    FAULT="$rank end 0 0 stop" FAULT_DIR=$dir GRIDIRON_END_SECONDS=3 TRAIN=$faulty timeout 100 "$launch" -n 4 "$@" save="$dir/run" \
+        > "$dir/log" 2>&1
+    rc=$?
+    [ $rc = 0 ] && [ -f "$dir/died" ] && [ "$(grep -c '^warning: ' "$dir/log")" = 1 ] && [ -z "$(alive "$dir")" ] &&
+        grep -q "^warning: .* after its end the job .*: rank $rank (process [0-9]*, state T); change: " "$dir/log" ||
+        fail "$dir" "stopped at the end ($*): code $rc"
 }
 
 # stopped SECONDS RANKS LIMIT -- so many ranks are stopped in the middle of a job for that long; it ends as it should
@@ -130,6 +141,8 @@ else
     stopped 4 4 2 &
     stopped 1 1 20 &       # on a busy machine the stop lasts longer than asked for
     apart &
+    late 2 "$work/tiny.yaml" $data &
+    late 0 verify "$work/tiny.yaml" $model &
     unread 1 &
     unread 2 &
     wait

@@ -8,7 +8,8 @@
  *
  * FAULT="RANK SITE ITERATION MICROSECONDS [HOW]": rank RANK (-2: every rank) dies that long after its
  * comm_note of SITE in that iteration. SITE: the letters of an instruction (F, B, SA, R, ...), or "save";
- * "note": after the ITERATION-th instruction of this process; "start": after the process has begun;
+ * "note": after the ITERATION-th instruction of this process; "start": after the process has begun; "end": as
+ * it leaves MPI, when its work is done;
  * "allocation", "thread", "fork": the ITERATION-th allocation, thread or process of this process cannot be
  * had (HOW on: nor any allocation after it; ITERATION 0: none fails, and FAULT_DIR/allocations gets the
  * number of the first allocation of each chain of callers).
@@ -75,6 +76,8 @@ pid_t __real_fork(void);
 pid_t __wrap_fork(void);
 void __real_cpu_open(Device *d, Dtype real, const char *isa, int threads);
 void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads);
+int MPI_Finalize(void);
+int PMPI_Finalize(void);
 const char *__real_config_build_id(void);
 const char *__wrap_config_build_id(void);
 
@@ -369,6 +372,13 @@ __attribute__((constructor)) static void begin(void)
             callers = create("allocations");
         counting = 1;
     }
+}
+
+int MPI_Finalize(void)
+{
+    if ((rank == victim || victim == -2) && !strcmp(site, "end"))
+        strike_later();
+    return PMPI_Finalize();
 }
 
 /* 1: the note is the chosen site of the chosen iteration. "B5.0 of iteration 12" is site B of iteration 12,
