@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 enum { FRAMES = 48, STACK = 64 << 10 };
+enum { LATE = 50 };        /* s: a rank that crashes as it leaves waits so long for the others' work */
 
 static uintptr_t load_bias;                    /* address at which the executable is loaded */
 static char stack[STACK];                      /* of the handler: the thread's own may have overflowed */
@@ -143,6 +144,29 @@ static void put_cause(Text *t, int sig, const siginfo_t *info)
     put(t, ")");
 }
 
+/* The line of a crash, and its calls.
+ *   late     in    bool: the work of the job is done */
+static void put_crash(Text *t, int late, int sig, const siginfo_t *info, const void *context)
+{
+    put(t, late ? "warning: " : "error[crashed] ");
+    if (*job_place()) {
+        put(t, "[");
+        put(t, job_place());
+        put(t, "] ");
+    }
+    put_cause(t, sig, info);
+    if (late)
+        put(t, " as it left MPI, its work done; change: nothing in this run, see which library the calls "
+               "below name\n");
+    else {
+        put(t, " in ");
+        put(t, job_doing());
+        put(t, "; change: please report this line and the calls below it with your config\n");
+    }
+    put_calls(t, context);
+    t->at[t->n - 1] = '\n';
+}
+
 static void on_crash(int sig, siginfo_t *info, void *context)
 {
     static Text t;
@@ -154,22 +178,15 @@ static void on_crash(int sig, siginfo_t *info, void *context)
             pause();                           /* the first thread ends the process */
     }
     signal(SIGALRM, SIG_DFL);
-    alarm(10);                                 /* whatever state the process is in, it ends */
-    if (job_claim(EXIT_BUG)) {
-        put(&t, "error[crashed] ");
-        if (*job_place()) {
-            put(&t, "[");
-            put(&t, job_place());
-            put(&t, "] ");
-        }
-        put_cause(&t, sig, info);
-        put(&t, " in ");
-        put(&t, job_doing());
-        put(&t, "; change: please report this line and the calls below it with your config\n");
-        put_calls(&t, context);
-        t.at[t.n - 1] = '\n';
+    alarm(10 + LATE);                          /* whatever state the process is in, it ends */
+    int late = job_left() && job_all_left(LATE);
+    alarm(10);
+    if (late || job_claim(EXIT_BUG)) {
+        put_crash(&t, late, sig, info, context);
         if (write(2, t.at, t.n) < 0)
             _exit(EXIT_BUG);
+    }
+    if (t.n && !late) {
         job_claimed(EXIT_BUG);
         flight_fate(job_local(), "crashed");
         flight_save(EXIT_BUG);

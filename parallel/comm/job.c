@@ -344,6 +344,11 @@ void job_leave(void)
     atomic_store(&page->member[mine].state, LEFT);
 }
 
+int job_left(void)
+{
+    return page && atomic_load(&page->member[mine].state) == LEFT && !atomic_load(&page->claimed);
+}
+
 int job_all_left(double seconds)
 {
     for (double end = now() + seconds;;) {

@@ -31,6 +31,7 @@ void job_watch(void (*abort_job)(int code));
 
 /* Says goodbye: from now on this process may end without being lost. */
 void job_leave(void);
+int job_left(void);              /* whether this rank has said goodbye, and no rank here ends the job */
 /* Waits, at most `seconds`, until every rank of the host has said goodbye. Returns whether all have. */
 int job_all_left(double seconds);
 

@@ -2,9 +2,10 @@
 # tests/parallel/hangs.sh [N|cuda] -- ranks that stand still: stopped, in a loop without end, asleep, before a pipe that nobody
 # writes, in a deep sleep of the system, with a thread that keeps a lock, and a message that is lost; in steps and in
 # saves, between pretended hosts, in a run of one rank. One error line names the rank, the exit code is 7 (8 where the
-# message after a lost one does not fit in its place), its calls follow, no rank is left. One that stands still as it leaves MPI is
-# killed. A job that is only slow or was stopped as a whole goes on. With N: that many hangs of a random kind, rank and moment, with the limit that the watch
-# chooses by itself. cuda: on the emulated device, over both of its transports.
+# message after a lost one does not fit in its place), its calls follow, no rank is left. One that stands still as it
+# leaves MPI is killed, and one that crashes there changes nothing. A job that is only slow or was stopped as a whole goes
+# on. With N: that many hangs of a random kind, rank and moment, with the limit that the watch chooses by itself. cuda: on
+# the emulated device, over both of its transports.
 set -u
 work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults
 . tests/tiny.sh
@@ -14,6 +15,7 @@ tiny "$work/tiny.yaml" model.num_layers=4 train.global_batch_size=8 train.train_
 model='tensor_model_parallel_size=2 pipeline_model_parallel_size=2'
 data='data_parallel_sharding_strategy=optim_grads_params pipeline_model_parallel_size=2'
 timeout=hang_timeout=2
+still='.* after its end the job .*: rank 2 (process [0-9]*, state T)'
 : > "$work/failed"
 fail() { # DIRECTORY WHAT
     { echo "$2"; sed 's/^/    /' "$1/log" | grep -v ' iteration  ' | cut -c 1-600 | tail -n 14; } >> "$work/failed"
@@ -65,15 +67,23 @@ apart() {
         [ -z "$(alive "$dir")" ] || fail "$dir" "stopped before the start: code $rc"
 }
 
-# late RANK EXECUTABLE ARGUMENT... -- a rank is stopped as it leaves MPI, when all the work is done and no rank watches it
+# late HOW SAYS COMMAND... -- rank 2 is stopped or crashes as it leaves MPI, when all the work is done and no rank watches it
 late() {
-    rank=$1 dir=$(mktemp -d "$work/XXXXXX"); shift
-    FAULT="$rank end 0 0 stop" FAULT_DIR=$dir GRIDIRON_END_SECONDS=3 TRAIN=$faulty timeout 100 "$launch" -n 4 "$@" save="$dir/run" \
+    how=$1 says=$2 dir=$(mktemp -d "$work/XXXXXX"); shift 2
+    FAULT="2 end 0 0 $how" FAULT_DIR=$dir GRIDIRON_END_SECONDS=3 TRAIN=$faulty timeout 100 "$launch" -n 4 "$@" save="$dir/run" \
         > "$dir/log" 2>&1
     rc=$?
-    [ $rc = 0 ] && [ -f "$dir/died" ] && [ "$(grep -c '^warning: ' "$dir/log")" = 1 ] && [ -z "$(alive "$dir")" ] &&
-        grep -q "^warning: .* after its end the job .*: rank $rank (process [0-9]*, state T); change: " "$dir/log" ||
-        fail "$dir" "stopped at the end ($*): code $rc"
+    [ $rc = 0 ] && [ -f "$dir/died" ] && [ "$(grep -c '^warning: \|^error' "$dir/log")" = 1 ] && [ -z "$(alive "$dir")" ] &&
+        grep -q "^warning: $says; change: " "$dir/log" || fail "$dir" "$how at the end ($*): code $rc"
+}
+
+# fallen -- a rank ends the job, and crashes as it does: its error line stands, and the job ends at once
+fallen() {
+    dir=$(mktemp -d "$work/XXXXXX")
+    FAULT='1 F 6 0 fall' FAULT_DIR=$dir TRAIN=$faulty timeout 30 "$launch" -n 4 "$work/tiny.yaml" $model save="$dir/run" > "$dir/log" 2>&1
+    rc=$?
+    [ $rc = 5 ] && [ "$(grep '^error\[' "$dir/log" | cut -c 1-14)" = 'error[memory] ' ] && [ -z "$(alive "$dir")" ] ||
+        fail "$dir" "a crash after an error line: code $rc"
 }
 
 # stopped SECONDS RANKS LIMIT -- so many ranks are stopped in the middle of a job for that long; it ends as it should
@@ -141,8 +151,10 @@ else
     stopped 4 4 2 &
     stopped 1 1 20 &       # on a busy machine the stop lasts longer than asked for
     apart &
-    late 2 "$work/tiny.yaml" $data &
-    late 0 verify "$work/tiny.yaml" $model &
+    fallen &
+    late stop "$still" "$work/tiny.yaml" $data &
+    late stop "$still" verify "$work/tiny.yaml" $model &
+    late segv '\[rank 2 tp .*\] SIGSEGV .* as it left MPI, its work done' "$work/tiny.yaml" $data &
     unread 1 &
     unread 2 &
     wait

@@ -17,17 +17,18 @@
  * leaves `died`, whose time is the time of its death. HOW, instead of death: mpirun (its parent is
  * killed), segv, bus (a write to an address that is not there; to a page behind the end of its file),
  * full, eio (from now on no file can be written or flushed), memory (from now on no memory can be had),
- * die (an error line that names no iteration), stop (SIGSTOP), loop (computes for ever), sleep (waits for
- * a signal that does not come), pipe (reads a FIFO that nobody writes), disk (sleeps in the system where
- * only SIGKILL wakes it, as before a file system that does not answer), thread (another thread keeps the
- * engine's lock), drop (the next message that it sends is lost), nap (sleeps for four seconds and goes
- * on), hold (nothing more of a checkpoint on the disk is written; three iterations later the rank is
- * killed), down (rounds down from now on; MICROSECONDS is 0: a signal's handler cannot change modes), slow
- * (for 20 iterations every instruction of SITE takes MICROSECONDS percent longer than these usually did;
- * SITE `all`: F, B and S), pause (in that iteration SITE takes MICROSECONDS longer each time: letters as
- * above, or "save"), link (from the first instruction of that iteration on each operation of the group
- * named SITE takes so much longer), op (likewise each op of the device named SITE, or `every` op), late
- * (each sample takes the loader so much longer, in every iteration).
+ * die (an error line that names no iteration), fall (that, then a crash in MPI_Abort), stop (SIGSTOP),
+ * loop (computes for ever), sleep (waits for a signal that does not come), pipe (reads a FIFO that nobody
+ * writes), disk (sleeps in the system where only SIGKILL wakes it, as before a file system that does not
+ * answer), thread (another thread keeps the engine's lock), drop (the next message that it sends is
+ * lost), nap (sleeps for four seconds and goes on), hold (nothing more of a checkpoint on the disk is
+ * written; three iterations later the rank is killed), down (rounds down from now on; MICROSECONDS is 0:
+ * a signal's handler cannot change modes), slow (for 20 iterations every instruction of SITE takes
+ * MICROSECONDS percent longer than these usually did; SITE `all`: F, B and S), pause (in that iteration
+ * SITE takes MICROSECONDS longer each time: letters as above, or "save"), link (from the first
+ * instruction of that iteration on each operation of the group named SITE takes so much longer), op
+ * (likewise each op of the device named SITE, or `every` op), late (each sample takes the loader so much
+ * longer, in every iteration).
  * PRETEND_ISA, PRETEND_THREADS, PRETEND_BUILD: the instruction set and the number of threads that this
  * rank computes with, and the build that it says to be. */
 #define _GNU_SOURCE
@@ -78,6 +79,8 @@ void __real_cpu_open(Device *d, Dtype real, const char *isa, int threads);
 void __wrap_cpu_open(Device *d, Dtype real, const char *isa, int threads);
 int MPI_Finalize(void);
 int PMPI_Finalize(void);
+int MPI_Abort(void *comm, int code);
+int PMPI_Abort(void *comm, int code);
 const char *__real_config_build_id(void);
 const char *__wrap_config_build_id(void);
 
@@ -307,7 +310,7 @@ static void strike(int sig)
         no_memory = 1, setrlimit(RLIMIT_AS, &(struct rlimit){4096, 4096});
     else if (!strcmp(how, "stop"))
         kill(getpid(), SIGSTOP);
-    else if (!strcmp(how, "die"))
+    else if (!strcmp(how, "die") || !strcmp(how, "fall"))
         die(EXIT_RESOURCE, "memory", "nothing is left; change: nothing");
     else if (!strcmp(how, "pipe"))
         read_pipe();
@@ -379,6 +382,13 @@ int MPI_Finalize(void)
     if ((rank == victim || victim == -2) && !strcmp(site, "end"))
         strike_later();
     return PMPI_Finalize();
+}
+
+int MPI_Abort(void *comm, int code)
+{
+    if (!strcmp(how, "fall"))
+        write_nowhere();
+    return PMPI_Abort(comm, code);
 }
 
 /* 1: the note is the chosen site of the chosen iteration. "B5.0 of iteration 12" is site B of iteration 12,
