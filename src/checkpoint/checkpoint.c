@@ -532,7 +532,7 @@ static Tried try_list(Loading *l, char **list, int count, char **found_dir)
             say_lost(l);
         all_ok(l->all, !speaks || !last, EXIT_CHECKPOINT, "checkpoint-damaged",
                "%s: %s; change: %sload=DIR, another checkpoint", list[i], l->why,
-               count > 1 ? "on_corrupt=previous to take the one before it, or " : "");
+               i < count ? "on_corrupt=previous to take the one before it, or " : "");
         if (speaks)
             warn("%s: %s; taking the %s before it", list[i], l->why, copy ? "newest state" : "checkpoint");
     }

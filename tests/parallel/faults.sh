@@ -154,6 +154,11 @@ all_wrong() {
         num_attention_heads=2 tokenizer_type=none vocab_size=300 activation=relu normalization=RMSNorm \
         untie_embeddings_and_output_weights=true
 
+    # no checkpoint is whole: on_corrupt=previous, which is set, is not advised again
+    for all in "$work"/load/checkpoints/iter_*/manifest.json; do echo x >> "$all"; done
+    expect 4 "iter_0000004: manifest.json" "$real" "$work/tiny.yaml" $model $save load="$work/load" on_corrupt=previous
+    grep -q '; change: load=DIR, another checkpoint' "$work/log" || fail "on_corrupt=previous is advised again"
+
     # settings that break rules: one list of all problems, exit code 2
     expect 2 "problems\? in" "$real" "$work/tiny.yaml" tensor_model_parallel_size=3
     expect 2 "problems\? in" "$real" "$work/tiny.yaml" tensor_model_parallel_size=4 sequence_parallel=true \
