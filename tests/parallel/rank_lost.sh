@@ -66,25 +66,37 @@ for signal in SEGV BUS FPE ABRT; do
     fi
 done
 
-# mpirun is killed: no rank outlives it
-scripts/launch -n 4 lost nobody "$WORK" > "$WORK/out" 2> "$WORK/errors" &
-launch=$!
+# start_four: four ranks that are on their way; sets launch, job, mpirun, ranks
+start_four() {
+    scripts/launch -n 4 lost nobody "$WORK" > "$WORK/out" 2> "$WORK/errors" &
+    launch=$!
+    until_true all_on_their_way || { echo "# four ranks do not start"; failed=1; }
+    job=$(ps -eo pid=,ppid= | awk -v p=$launch '$2 == p {print $1}')
+    mpirun=$(ps -eo pid=,ppid=,comm= | awk -v p="$job" '$2 == p && $3 == "mpirun" {print $1}')
+    ranks=$(ps -eo pid=,ppid= | awk -v p="$mpirun" '$2 == p {print $1}')
+}
 all_on_their_way() { [ "$(grep -c 'on its way' "$WORK/out")" = 4 ]; }
-until_true all_on_their_way || { echo "# four ranks do not start"; failed=1; }
-job=$(ps -eo pid=,ppid= | awk -v p=$launch '$2 == p {print $1}')
-mpirun=$(ps -eo pid=,ppid=,comm= | awk -v p="$job" '$2 == p && $3 == "mpirun" {print $1}')
-ranks=$(ps -eo pid=,ppid= | awk -v p="$mpirun" '$2 == p {print $1}')
-kill -9 "$mpirun"
 gone() { ! grep -qs '^State:.[^ZX]' "/proc/$1/status"; }
-for pid in $ranks; do
-    until_true gone "$pid" || { echo "# rank $pid outlives mpirun"; failed=1; }
-done
-wait $launch
-rc=$?
-if [ $rc != 7 ] || [ "$(echo "$ranks" | wc -w)" != 4 ] ||
-    ! grep -q '^error\[launcher-lost\].*change: ' "$WORK/errors"; then
-    echo "# mpirun killed: exit $rc, ranks $ranks"
-    cat "$WORK/errors"
-    failed=1
-fi
+# ended WHAT SAYS: the job ends with 7 and this error line, and no rank is left
+ended() {
+    for pid in $ranks; do
+        until_true gone "$pid" || { echo "# $1: rank $pid is left"; failed=1; }
+    done
+    wait $launch
+    rc=$?
+    if [ $rc != 7 ] || [ "$(echo "$ranks" | wc -w)" != 4 ] || ! grep -q "^error\[launcher-lost\] $2.*change: " "$WORK/errors"; then
+        echo "# $1: exit $rc, ranks $ranks"
+        cat "$WORK/errors"
+        failed=1
+    fi
+}
+# mpirun is killed: no rank outlives it
+start_four
+kill -9 "$mpirun"
+ended "mpirun killed" 'mpirun was killed by signal 9'
+# mpirun stands still and a rank is killed: what the others say reaches nobody
+start_four
+kill -STOP "$mpirun"
+kill -9 "${ranks%%[!0-9]*}"
+ended "mpirun stopped" 'mpirun stands still'
 exit $failed
