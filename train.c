@@ -546,13 +546,21 @@ static void say_end(const Training *t, int report, const char *interval)
     fflush(stdout);
 }
 
-/* Ends a run that was finished when it was started again; no file of it changes. */
+/* Ends a run that was finished when it was started again. No file of it changes, but it gets the report that
+ * its job did not come to write. */
 static int finished_before(Training *t)
 {
+    char why[WHY];
     if (speaks(t)) {
         printf("the run in %s is finished: iteration %ld of %ld is done; to go on, raise train_%s\n",
                t->dir.goes_on ? t->dir.path : t->cfg->load, t->run.progress.iteration, t->total,
                t->cfg->train_iters == CFG_ABSENT ? "samples" : "iters");
+        if (t->dir.goes_on && report_lacks(t->dir.path)) {
+            if (report_write(t->dir.path, why))
+                printf("report  %s/report.html\n", t->dir.path);
+            else
+                warn("there is no new report: %s", why);
+        }
         say_command(t, t->dir.goes_on ? "latest" : t->cfg->load);
         fflush(stdout);
     }

@@ -203,6 +203,8 @@ int log_close(Log *l, const char *why);
  * plan.json; any of them may be missing. Returns 1, or 0 with a reason in why when the page cannot be
  * written. */
 int report_write(const char *run_dir, char why[WHY]);
+/* Whether run_dir has no report.html that is as new as its metrics.jsonl: the job died before it wrote it. */
+int report_lacks(const char *run_dir);
 /* Writes run_dir/plan.json: the losses of a planned step, which the report sets beside those of the recorded
  * step of its iteration. Returns 1, or 0 with a reason in why. */
 struct Losses;

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 
 /* ---- Head and key numbers ---- */
@@ -306,6 +307,21 @@ static void put_page(FILE *f, const Report *r)
     html_put(f, "</div>\n<footer>Made from metrics.jsonl, which holds every number with all its digits."
              "</footer>\n");
     page_close(f);
+}
+
+/* When a file of run_dir was last written, in seconds; -1: it is not there. */
+static double written(const char *run_dir, const char *name)
+{
+    struct stat st;
+    char *file = xasprintf("%s/%s", run_dir, name);
+    int there = stat(file, &st) == 0;
+    free(file);
+    return there ? (double)st.st_mtim.tv_sec + 1e-9 * (double)st.st_mtim.tv_nsec : -1;
+}
+
+int report_lacks(const char *run_dir)
+{
+    return written(run_dir, "report.html") < written(run_dir, "metrics.jsonl");
 }
 
 int report_write(const char *run_dir, char why[WHY])

@@ -50,6 +50,14 @@ want 0 tiny.yaml save=S load=latest train_iters=30
 says "is finished: iteration 40 of 30"
 snapshot S > after
 cmp before after || fail "a finished run was touched"
+# its job died between the last save and the report: another start writes it
+for old in "rm S/report.html" "touch -d 2001-01-01 S/report.html"; do
+    $old
+    want 0 tiny.yaml save=S load=latest
+    says "^report  S/report.html"
+    [ S/report.html -nt S/metrics.jsonl ] || fail "no report after $old"
+done
+snapshot S > before
 
 # overwrite: errors are found before anything moves; then the old run is whole in S.1
 want 3 tiny.yaml save=S overwrite=true data_path=nowhere
