@@ -154,6 +154,7 @@ done
 printf 'localhost slots=2\nlocalhost slots=2\n' > "$work/hosts"
 refused 2 "usage\] $work/hosts, line 2 names localhost again" scripts/launch -n 2 --hosts "$work/hosts" --restarts 2 "$work/tiny.yaml"
 GRIDIRON_START_SECONDS=x refused 2 'environment\] GRIDIRON_START_SECONDS=x' scripts/launch -n 2 "$work/tiny.yaml"
+GRIDIRON_END_SECONDS=0 refused 2 'environment\] GRIDIRON_END_SECONDS=0' scripts/launch -n 2 "$work/tiny.yaml"
 
 # a signal that ends tokenize leaves it the time to remove what it has written. It waits for a lock that is held here
 mkdir "$work/made"
