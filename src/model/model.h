@@ -235,6 +235,7 @@ typedef struct {
     Fp8Weight *weight;         /* [nparts][LINEARS] FP8 copies of weights; NULL: none are kept */
     int keep;                  /* parts [0, keep) have copies */
     char *known;               /* [nparts][LINEARS] on the host, bool: scales are of a step before */
+    int formats;               /* bool: every scale has the largest number of its format */
     const CastWatch *watch;    /* sees each cast; NULL: nothing does */
     int steady;                /* bool: a rehearsal of a step that is not the first: scales are known */
 } ModelFp8;

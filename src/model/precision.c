@@ -21,6 +21,7 @@
  * may have any number of rows, with blocks of 128 any multiple of four: the dispatch makes up the rest with
  * rows of zeros (expert.h). Sums over rows run over the next multiple of 16 or 32, filled up with zeros. The
  * ranks of tp and data together hold all experts of a layer. */
+#include "fp8.h"
 #include "model.h"
 #include <stdlib.h>
 #include <string.h>
@@ -194,12 +195,31 @@ static void agree(Model *m)
     m->dev->copy(m->dev, each, all);
 }
 
+/* Gives every scale the largest number of its format, which a cast sets, too: fp8_next passes over a scale
+ * that this process has not cast with, and a rank's own experts may have had no tokens where another rank's
+ * had. */
+static void set_formats(Model *m)
+{
+    const size_t bytes = (size_t)scales(m) * sizeof *m->fp8.scale;
+    Fp8Scale *s = xcalloc(1, bytes + 1);
+    m->dev->get(m->dev, s, m->fp8.scale, bytes);
+    for (int64_t i = 0; i < precision_linears(m); i++)
+        for (int k = 0; k < LINEAR_SCALES && precision_weight(m, i); k++)
+            s[i * LINEAR_SCALES + k].largest =
+                fp8_largest(k == LINEAR_SCALES - 1 && m->cfg->fp8 != FP8_E4M3 ? E5M2 : E4M3);
+    m->dev->put(m->dev, m->fp8.scale, s, bytes);
+    free(s);
+    m->fp8.formats = 1;
+}
+
 void model_next_scales(Model *m)
 {
     const Config *c = m->cfg;
     if (!precision_delayed(m))
         return;
     m->dev->wait_snapshots(m->dev);            /* fp8_next overwrites what a save may still copy */
+    if (!m->fp8.formats)
+        set_formats(m);
     agree(m);
     m->dev->fp8_next(m->dev, m->fp8.scale, scales(m), c->fp8_amax_history_len,
                      c->fp8_amax_compute_algo == FP8_AMAX_COMPUTE_ALGO_MOST_RECENT);
