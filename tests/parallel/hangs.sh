@@ -9,13 +9,14 @@
 set -u
 work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch train=${TRAIN:-$PWD/$BUILD/train} faulty=$PWD/$BUILD/test_faults
 . tests/tiny.sh
+. tests/signals.sh
 "$train" tokenize src/io -o "$work/corpus" > /dev/null 2>&1 || exit 1
 tiny "$work/tiny.yaml" model.num_layers=4 train.global_batch_size=8 train.train_iters=12 checkpoint.save_interval=4 \
     train.eval_interval=3 train.eval_iters=2
 model='tensor_model_parallel_size=2 pipeline_model_parallel_size=2'
 data='data_parallel_sharding_strategy=optim_grads_params pipeline_model_parallel_size=2'
 timeout=hang_timeout=2
-still='.* after its end the job .*: rank 2 (process [0-9]*, state T)'
+still='.* after its end the job .*[:,] rank 2 (process [0-9]*, state T).*'
 : > "$work/failed"
 fail() { # DIRECTORY WHAT
     { echo "$2"; sed 's/^/    /' "$1/log" | grep -v ' iteration  ' | cut -c 1-600 | tail -n 14; } >> "$work/failed"
@@ -70,7 +71,7 @@ apart() {
 # late HOW SAYS COMMAND... -- rank 2 is stopped or crashes as it leaves MPI, when all the work is done and no rank watches it
 late() {
     how=$1 says=$2 dir=$(mktemp -d "$work/XXXXXX"); shift 2
-    FAULT="2 end 0 0 $how" FAULT_DIR=$dir GRIDIRON_END_SECONDS=3 TRAIN=$faulty timeout 100 "$launch" -n 4 "$@" save="$dir/run" \
+    FAULT="2 end 0 0 $how" FAULT_DIR=$dir GRIDIRON_END_SECONDS=$([ "$how" = stop ] && echo 3) TRAIN=$faulty timeout 100 "$launch" -n 4 "$@" save="$dir/run" \
         > "$dir/log" 2>&1
     rc=$?
     [ $rc = 0 ] && [ -f "$dir/died" ] && [ "$(grep -c '^warning: \|^error' "$dir/log")" = 1 ] && [ -z "$(alive "$dir")" ] &&
@@ -80,7 +81,7 @@ late() {
 # fallen -- a rank ends the job, and crashes as it does: its error line stands, and the job ends at once
 fallen() {
     dir=$(mktemp -d "$work/XXXXXX")
-    FAULT='1 F 6 0 fall' FAULT_DIR=$dir TRAIN=$faulty timeout 30 "$launch" -n 4 "$work/tiny.yaml" $model save="$dir/run" > "$dir/log" 2>&1
+    FAULT='1 F 6 0 fall' FAULT_DIR=$dir TRAIN=$faulty timeout 45 "$launch" -n 4 "$work/tiny.yaml" $model save="$dir/run" > "$dir/log" 2>&1
     rc=$?
     [ $rc = 5 ] && [ "$(grep '^error\[' "$dir/log" | cut -c 1-14)" = 'error[memory] ' ] && [ -z "$(alive "$dir")" ] ||
         fail "$dir" "a crash after an error line: code $rc"
