@@ -125,8 +125,16 @@ const char *cli_config(Args *a)
 
 void cli_may_write(const char *flag, const char *path)
 {
+    static const char *named[8][2];            /* flag, path */
+    static int names;
     if (!path)
         return;
+    for (int i = 0; i < names; i++)
+        if (!strcmp(named[i][1], path) && strncmp(path, "/dev/", 5))
+            die(EXIT_CONFIG, "usage", "%s and %s would both write %s; change: a file for each", named[i][0],
+                flag, path);
+    BUG_ON(names == 8);
+    named[names][0] = flag, named[names++][1] = path;
     char *folder = file_parent(path), *within = xasprintf("%s/.", path);
     int is_folder = !access(within, F_OK), there = !access(path, F_OK);
     errno = is_folder ? EISDIR : 0;

@@ -56,8 +56,8 @@ const char *cli_config(Args *a);
 /* Dies if the value of a flag that the command needs is NULL. */
 void cli_needs(const Args *a, const char *value, const char *flag, const char *change);
 
-/* Dies if the file that a flag names cannot be written: what it is to hold takes a while. path NULL: there is
- * none. */
+/* Dies if the file that a flag names cannot be written, or is that of an earlier call: what it is to hold
+ * takes a while. path NULL: there is none. */
 void cli_may_write(const char *flag, const char *path);
 
 /* Dies if any argument is left; key=value may be left if the command takes keys. */

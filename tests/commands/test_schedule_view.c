@@ -173,6 +173,7 @@ static void refusals(void)
 {
     static const struct { const char *options, *says; int code; } want[] = {
         {"pipeline_model_parallel_size=2 --svg /nowhere/a.svg", "error[write]", EXIT_RESOURCE},
+        {"pipeline_model_parallel_size=2 --svg $WORK/one --trace $WORK/one", "would both write", EXIT_CONFIG},
         {"pipeline_model_parallel_size=2 clock_forward_ms='[1]'", "error[clock]", EXIT_CONFIG},
         {"pipeline_model_parallel_size=3 --world 4", "does not divide the world", EXIT_CONFIG},
         {"pipeline_model_parallel_size=2 pipeline_balance=cost", "error[split]", EXIT_CONFIG},
