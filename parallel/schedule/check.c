@@ -56,7 +56,7 @@ static const char *misplaced(const Reader *c, const Instr *i)
 }
 
 /* Whether instruction i may be one with the one before: a message with a message; a B with an F of another
- * microbatch or chunk, since neither may need the other. */
+ * microbatch, since neither needs the other. */
 static int joins(const Instr *list, int i)
 {
     const Instr *now = &list[i], *before = now - 1;

@@ -183,7 +183,7 @@ enum {
                 * rank: from that one's D or B */
     SLOT_KINDS
 };
-#define NO_SLOT 0xffff
+#define NO_SLOT (-1)
 
 /* A lifetime begins or ends: of the data of `kind` at chunk * m + mb. */
 typedef struct { uint32_t at; uint8_t kind, ends; } Life;
@@ -192,7 +192,7 @@ typedef struct {
     int n;
     Instr *list;
     int slots[SLOT_KINDS];       /* slots needed: the peak over the list, all chunks together */
-    uint16_t *slot[SLOT_KINDS];  /* [v*m] slot at chunk * m + mb, the lowest that was free; NO_SLOT: none */
+    int *slot[SLOT_KINDS];       /* [v*m] slot at chunk * m + mb, the lowest that was free; NO_SLOT: none */
     int units, v, m;             /* units of the rank; chunks; microbatches */
     int lives;
     Life *life;                  /* [lives] beginnings and ends of lifetimes, in the order of the list */

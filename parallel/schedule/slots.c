@@ -11,7 +11,7 @@ typedef struct {
     int words;
     int first;                 /* no word before this has a free bit */
     int most;                  /* slots needed so far */
-    uint16_t *slot;            /* [v*m] slot of each chunk and microbatch; NO_SLOT: none yet */
+    int *slot;                 /* [v*m] slot of each chunk and microbatch; NO_SLOT: none yet */
     uint8_t *ended;            /* [v*m] uses of a gradient that have ended */
     Schedule *of;
     int kind, nlate;
@@ -33,9 +33,8 @@ static void take(Slots *p, int at)
         p->first++;
     BUG_ON(p->first == p->words);
     int bit = __builtin_ctzll(~p->used[p->first]), place = 64 * p->first + bit;
-    BUG_ON(place >= NO_SLOT);
     p->used[p->first] |= 1ull << bit;
-    p->slot[at] = (uint16_t)place;
+    p->slot[at] = place;
     if (place >= p->most)
         p->most = place + 1;
 }
@@ -196,7 +195,7 @@ static size_t in_slots(Pack *p)
         for (int c = 0; c < s->v; c++)
             largest = p->size[k * s->v + c] > largest ? p->size[k * s->v + c] : largest;
         for (int i = 0; i < s->v * s->m; i++)
-            s->place[k][i] = s->slot[k][i] == NO_SLOT ? 0 : base + s->slot[k][i] * largest;
+            s->place[k][i] = s->slot[k][i] == NO_SLOT ? 0 : base + (size_t)s->slot[k][i] * largest;
         base += (size_t)s->slots[k] * largest;
     }
     return base;

@@ -725,6 +725,32 @@ static int speed(void)
     return 0;
 }
 
+/* Breadth first, a rank holds the most microbatches at once: those of every chunk but the last, and more. No
+ * slot is taken twice, though there are more of them than 16 bits count. */
+static void many_slots(void)
+{
+    enum { M = 33000, V = 3 };
+    PipeShape s = {.kind = SCHEDULE_INTERLEAVED, .p = 2, .v = V, .m = M, .group = M};
+    char *taken = xcalloc((size_t)V * M, 1);
+    ScheduleSet set;
+    Schedule x;
+    schedules_open(&set, &s);
+    schedule_open(&x, &set, 0, &(Expand){.units = (const int[]){1, 1, 1}});
+    for (int i = 0, wrong = 0; i < x.lives && !wrong; i++) {
+        const Life *l = &x.life[i];
+        int slot = x.slot[l->kind][l->at];
+        wrong = l->kind == SLOT_FW && (slot < 0 || slot >= V * M || taken[slot] == !l->ends);
+        CHECK(!wrong, "microbatch %d of chunk %d: slot %d %s", (int)l->at % M, (int)l->at / M, slot,
+              l->ends ? "is free already" : "is taken");
+        if (l->kind == SLOT_FW && !wrong)
+            taken[slot] = !l->ends;
+    }
+    CHECK(x.slots[SLOT_FW] > (V - 1) * M, "only %d slots", x.slots[SLOT_FW]);
+    schedule_close(&x);
+    schedules_close(&set);
+    free(taken);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && !strcmp(argv[1], "speed"))
@@ -739,6 +765,7 @@ int main(int argc, char **argv)
     mutants(whole ? 100000 : 10000);
     expansion();
     bounds();
+    many_slots();
     hashes();
     printf("# places take %.3f of what is held, slots %.3f\n", (double)packed[1] / (double)packed[0],
            (double)packed[2] / (double)packed[0]);
