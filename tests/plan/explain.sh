@@ -97,6 +97,16 @@ balanced() { # FIRST MIDDLE LAST: the layers of four stages, as a layout
     ! grep -qF "$layout" "$work/err" || fail "the split does not follow from the machine"
 }
 
+# more layers than a pipeline may have ranks are split too, about in halves
+for layers in 4095 10000; do
+    "$TRAIN" plan "$work/gpt.yaml" --world 2 --machine a100-80gb pipeline_model_parallel_size=2 num_layers=$layers \
+        hidden_size=64 num_attention_heads=4 ffn_hidden_size=64 pipeline_balance=cost > "$work/out" 2> "$work/err" ||
+        fail "a plan of $layers layers"
+    sed -n 's/^pipeline_balance cost, predicted for .*: Et\*\([0-9]*\)|t\*\([0-9]*\)L$/\1 \2/p' "$work/err" |
+        awk -v n=$layers '{ ok = $1 + $2 == n && $1 > 0.49 * n && $1 < 0.51 * n } END { exit !ok }' ||
+        fail "$layers layers are split unevenly"
+done
+
 # layers with experts take longer than dense ones, in a prediction and in a measurement
 # shellcheck disable=SC2086
 for machine in '--machine a100-80gb' ''; do
