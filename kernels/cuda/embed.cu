@@ -14,7 +14,8 @@
 #include "common.cuh"
 
 enum { THREADS = 256, EACH = 2, SUM_THREADS = 128, AHEAD = 4 };
-static const int64_t SEGMENT = 128;    /* least tokens of a segment */
+static const int64_t SEGMENT = 128,    /* least tokens of a segment */
+    ROWS = 1 << 21, TOKENS = 1 << 20;  /* rows and tokens at a time, whose arrays fit into the workspace */
 
 extern __shared__ __align__(16) char shared[];
 
@@ -279,19 +280,18 @@ template <class T, class G> static void sum_rows(cudaStream_t stream, Back j, in
     LAUNCH((k_embed_total<G>), blocks_of(most * across), SUM_THREADS, 0, stream, j);
 }
 
-/* Adds rows of dy to one table's gradient.
+/* Adds at most TOKENS rows of dy to at most ROWS rows of one table's gradient.
  *   dw      in/out  [rows, H]  real
  *   row0    in                 what row_of says of the first row of dw
  *   dy      in      [T, H]     storage
  *   row_of  in      [T]        row of dw plus row0, for each row of dy */
-static void table_bwd(Device *d, Mat dw, int64_t row0, Mat dy, const int32_t *row_of)
+static void rows_bwd(Device *d, Mat dw, int64_t row0, Mat dy, const int32_t *row_of)
 {
     Cuda *c = cuda_of(d);
     int64_t n = 16 / (int64_t)dtype_size(dy.type), tokens = dy.rows, longest = tokens / SEGMENT + 1,
             segment = SEGMENT;
     BUG_ON(dw.cols != dy.cols || !is_gradient(dw.type, dy.type));
-    BUG_ON(tokens >= (int64_t)1 << 30 || dw.rows >= (int64_t)1 << 31);
-    if (!tokens || !dy.cols || !dw.rows)
+    if (!dy.cols)
         return;
     if (!aligned(dy) || !aligned(dw) || dy.cols % n)
         n = 1;
@@ -322,6 +322,17 @@ static void table_bwd(Device *d, Mat dw, int64_t row0, Mat dy, const int32_t *ro
         sum_rows<Bf16, Bf16>(c->compute, j, n > 1);
     else
         with_type(dy.type, [&](auto t) { sum_rows<decltype(t), float>(c->compute, j, n > 1); });
+}
+
+/* Adds rows of dy, one for each token, to one table's gradient. */
+static void table_bwd(Device *d, Mat dw, int64_t row0, Mat dy, const int32_t *row_of)
+{
+    for (int64_t r = 0; r < dw.rows; r += ROWS)
+        for (int64_t t = 0; t < dy.rows; t += TOKENS) {
+            int64_t rows = dw.rows - r < ROWS ? dw.rows - r : ROWS,
+                    tokens = dy.rows - t < TOKENS ? dy.rows - t : TOKENS;
+            rows_bwd(d, mat_rows(dw, r, rows), row0 + r, mat_rows(dy, t, tokens), row_of + t);
+        }
 }
 
 void cuda_embed_bwd(Device *d, Mat dwte, int64_t v0, Mat dwpe, Mat dy, const int32_t *token,

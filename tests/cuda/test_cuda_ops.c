@@ -690,6 +690,34 @@ static void check_all(void)
 #undef X
 }
 
+/* Gradients of a table of so many rows, or of so many tokens, that a count of each does not fit into the op's
+ * memory at once. The numbers are integers: the sums are exact in every order. */
+static void large_table(Device *d, int64_t rows, int64_t tokens)
+{
+    size_t nw = (size_t)rows * 4, ny = (size_t)tokens * 4;
+    float *want = xcalloc(nw, 1), *got = xcalloc(nw, 1), *dy = xcalloc(ny, 1);
+    int32_t *token = xcalloc(ny, 1);
+    for (int64_t i = 0; i < tokens; i++) {
+        int64_t r = (i * 7919 + i / 3) % (rows + 5);       /* the last five are of no row */
+        token[i] = (int32_t)r + 9;
+        dy[i] = (float)(i % 5 + 1);
+        if (r < rows)
+            want[r] += dy[i];
+    }
+    void *dw = d->take(d, nw), *y = d->take(d, ny), *t = d->take(d, ny);
+    d->put(d, y, dy, ny);
+    d->put(d, t, token, ny);
+    d->embed_bwd(d, mat(dw, rows, 1, F32), 9, (Mat){0}, mat(y, tokens, 1, F32), t, NULL);
+    d->get(d, got, dw, nw);
+    int64_t wrong = 0;
+    for (int64_t r = 0; r < rows; r++)
+        wrong += got[r] != want[r];
+    CHECK(!wrong, "embed_bwd: %lld of %lld rows wrong, %lld tokens", (long long)wrong, (long long)rows,
+          (long long)tokens);
+    d->give(d, dw, nw), d->give(d, y, ny), d->give(d, t, ny);
+    free(want), free(got), free(dy), free(token);
+}
+
 int main(int argc, char **argv)
 {
     Device oracle, gpu;
@@ -711,6 +739,10 @@ int main(int argc, char **argv)
         CHECK(!mapped_tensors == !cases[i].state, "%s: %lld tensors in mapped memory", cases[i].ops,
               (long long)mapped_tensors);
         printf("# %s: %d failed, %.2f s\n", cases[i].ops, test_failures - before, now() - start);
+    }
+    if (!strncmp("embed_bwd large", only, strlen(only))) {
+        large_table(&gpu, 5600000, 1000);
+        large_table(&gpu, 1 << 16, (1 << 20) + 7);
     }
     cuda_close(&gpu);
     cpu_close(&oracle);
