@@ -124,15 +124,17 @@ void cuda_linear_act_bwd_x(Device *d, Mat dh, Mat da, Mat dy, Mat w, Mat h, ActK
         d->copy(d, dh, da);
 }
 
-/* The library overwrites the bias gradient: it goes to a vector, which is then added to db. */
+/* The library overwrites the bias gradient: it goes to a vector, if it is not too long for it, which is then
+ * added to db. */
 void cuda_linear_bwd_w(Device *d, Mat dw, Mat db, Mat dy, Mat x, int acc)
 {
     Lt *lt = cuda_of(d)->lt;
     LtProduct q = product(d, dw, dy, 1, x, 0, acc), plain = q;
-    if (db.p && dy.rows && dw.rows && dw.cols) {
-        BUG_ON(db.cols != dy.cols || db.type != dw.type);
+    size_t bytes = (size_t)db.cols * dtype_size(db.type);
+    BUG_ON(db.p && (db.cols != dy.cols || db.type != dw.type));
+    if (db.p && dy.rows && dw.rows && dw.cols && bytes <= LT_VECTOR) {
         q.epilogue = CUBLASLT_EPILOGUE_BGRADB;
-        q.vector = lt_vector(lt, (size_t)db.cols * dtype_size(db.type));
+        q.vector = lt_vector(lt, bytes);
         if (lt_has(lt, &q) && epilogue_pays(d, &q, plain, dy.rows * dy.cols, dtype_size(dy.type))) {
             lt_multiply(lt, &q);
             d->add(d, db, db, mat(q.vector, 1, db.cols, db.type));
