@@ -23,7 +23,7 @@ template <> struct DtypeOf<Bf16> { enum { value = BF16 }; };
 template <> struct DtypeOf<Half> { enum { value = F16 }; };
 
 /* Calls run(T{}), where T is the C++ type of storage type t. */
-template <class PositionRun> static inline void with_type(Dtype t, PositionRun run)
+template <class Run> static inline void with_type(Dtype t, Run run)
 {
     switch (t) {
     case F32: run(float()); return;

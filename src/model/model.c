@@ -277,7 +277,7 @@ static void layer_bwd(Model *m, const Pass *p, int part, LayerActs *a, LayerGrad
     arena_reset(&m->scratch, mark);
 }
 
-/* Positions the forward of a group again and keeps what its backward reads. The output of the last layer is
+/* Runs the forward of a group again and keeps what its backward reads. The output of the last layer is
  * not made. */
 static void group_redo(Model *m, const Pass *pass, const ModelUnit *u)
 {
@@ -326,7 +326,7 @@ static void unit_bwd_w(Model *m, const Pass *p, const ModelUnit *u)
     }
 }
 
-/* Positions D or B. In a list with both, B is D followed by W, unit by unit. */
+/* Runs D or B. In a list with both, B is D followed by W, unit by unit. */
 static void backward(Model *m, const Instr *i)
 {
     Pass p = pass_of(m, i);

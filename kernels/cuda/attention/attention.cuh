@@ -503,11 +503,11 @@ static inline Shape shape_of(const Attention *s, int by_keys, int heads, int row
 /* Call run(Head<D>()) with every head size, or with size `dim`; a size without kernels dies with
  * EXIT_CONFIG. */
 template <int D> struct Head { enum { value = D }; };
-template <class PositionRun> static inline void with_every_head(PositionRun run)
+template <class Run> static inline void with_every_head(Run run)
 {
     run(Head<64>()), run(Head<80>()), run(Head<96>()), run(Head<128>()), run(Head<256>());
 }
-template <class PositionRun> static inline void with_head(int dim, PositionRun run)
+template <class Run> static inline void with_head(int dim, Run run)
 {
     int found = 0;
     with_every_head([&](auto head) {

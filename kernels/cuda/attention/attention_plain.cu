@@ -301,7 +301,7 @@ void attention_plain_open(const Cuda *c)
 
 /* Calls run(T{}, Head<columns of a lane>()): 8 columns in F32 with heads up to 64, a frequent case, else
  * 32. */
-template <class PositionRun> static void with_columns(Dtype type, int dim, PositionRun run)
+template <class Run> static void with_columns(Dtype type, int dim, Run run)
 {
     check_head(dim);
     if (type == F32 && dim <= 64)
