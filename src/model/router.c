@@ -138,7 +138,7 @@ static void mean_so_far(Model *m, int part)
 }
 
 /* Counts the pairs of each expert, of the microbatch or of each of its n samples, and returns them in
- * balance.load. The plan of the layer's dispatch has the choices. */
+ * balance.load. The plan of the layer's dispatch has the choices. A counting run does not look at them. */
 static double *count_pairs(Model *m, int part, int64_t n)
 {
     const Experts *x = &m->experts;
@@ -147,7 +147,7 @@ static double *count_pairs(Model *m, int part, int64_t n)
     double *load = m->balance.load + (global ? m->grid->index[AXIS_DP] * E : 0);
     Comm *rows = m->tp.group.rows, *cp = &m->grid->axis[AXIS_CP];
     memset(load, 0, (size_t)(n * E) * sizeof *load);
-    for (int64_t i = 0; i < x->rows * x->topk; i++)
+    for (int64_t i = 0; m->routers.sums && i < x->rows * x->topk; i++)
         load[(n > 1 ? (row0 + i / x->topk) / m->now.S : 0) * E + experts_chosen(x->choice[i])]++;
     rows->wait(rows, rows->all_reduce(rows, load, n * E, F64, OP_SUM));
     cp->wait(cp, cp->all_reduce(cp, load, n * E, F64, OP_SUM));

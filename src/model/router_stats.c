@@ -44,7 +44,7 @@ void router_stats_add(Model *m, int part, Mat logits, Mat push, const Routing *r
     int row = s->row[m->params->part[part].layer];
     int64_t *count = s->count + row * (int64_t)(s->experts + 1);
     size_t mark = m->scratch.used;
-    for (int64_t i = 0; i < x->rows * x->topk; i++) {
+    for (int64_t i = 0; s->sums && i < x->rows * x->topk; i++) {   /* a counting run does not look */
         count[experts_chosen(x->choice[i])]++;
         count[s->experts] += x->choice[i] < 0;
     }
