@@ -30,8 +30,8 @@ typedef struct {
     _Alignas(64) _Atomic int state;    /* ABSENT, RUNNING, LEFT */
     pid_t pid;
     int rank;                      /* in the world */
-    int ncores;
-    CoreSet cores;                 /* that the rank may run on; ncores of them */
+    int ncores;                    /* cores in `cores` */
+    CoreSet cores;                 /* that the rank may run on */
     char status[16], where[112], note[112];        /* texts: of job_leave, job_where, comm_note */
 } Member;
 
@@ -85,6 +85,7 @@ int job_pid(void) { return page->member[mine].pid; }
 
 int job_cores(void) { return page ? page->member[mine].ncores : pool_cores(); }
 
+/* bool: a and b have a core in common. */
 static int meet(const CoreSet *a, const CoreSet *b)
 {
     size_t i = 0;
