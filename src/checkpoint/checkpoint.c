@@ -4,6 +4,7 @@
 #include "half.h"
 #include "memory_copies.h"
 #include "source.h"
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -387,6 +388,8 @@ static int64_t reduce(Comm *c, int64_t v, ReduceOp op)
 static int open_candidate(Source *s, const char *dir, Comm *c, char why[WHY])
 {
     int ok = source_open(s, dir, why) && (c->rank != 0 || memory_holds(dir) || source_check_files(s, why));
+    if (!ok)
+        source_check_host(dir);
     /* the manifests of all ranks must be equal: folders local to a host may differ */
     int64_t mine = ok ? (int64_t)(s->m.hash >> 1) : 0;
     int64_t low = reduce(c, ok ? mine : INT64_MAX, OP_MIN), high = reduce(c, mine, OP_MAX);
@@ -447,6 +450,7 @@ static int read_pieces(Source *s, const TensorPiece *p, int n, int weights_only,
     for (int i = 0; i < n; i++)
         longest = p[i].cols * 8 > longest ? p[i].cols * 8 : longest;
     arena_open(&room, "a checkpoint's tensors", (size_t)longest);
+    errno = 0;
     for (int i = 0; ok && i < n; i++) {
         const StoredTensor *t = stored(&s->m, &p[i], upcycle);
         if (!skipped(&p[i], weights_only) && p[i].rows && p[i].cols && t)
@@ -492,6 +496,8 @@ static Tried try_candidate(Loading *l, const char *dir, const char *id)
                "%s holds another model: %s%s; change: set these keys as they were, or load another "
                "checkpoint", dir, diff.text, diff.left_out ? "; and more" : "");
         ok = read_pieces(&s, l->p, l->n, l->weights_only, upcycle, l->why);
+        if (!ok)
+            source_check_host(dir);
         whole = (int)reduce(all, ok, OP_MIN);
     }
     if (!whole) {

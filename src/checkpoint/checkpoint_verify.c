@@ -41,7 +41,6 @@ int saver_verify(Saver *s, char why[WHY])
     char *dir = xasprintf("%s/checkpoints/%s", s->run_dir, s->name), manifest[48];
     snprintf(manifest, sizeof manifest, "%s/" MANIFEST, s->name);
     file_drop_cache(s->dir, manifest);
-    errno = 0;
     int ok = source_open(&from, dir, why);
     if (ok) {
         free(from.not_finite);

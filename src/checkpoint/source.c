@@ -34,8 +34,7 @@ int source_newest_first(const void *a, const void *b)
     return (s < t) - (s > t);
 }
 
-/* What a host lacks says nothing of the checkpoint. */
-static void check_host(const char *path)
+void source_check_host(const char *path)
 {
     if (errno == ENOMEM || errno == EMFILE || errno == ENFILE)
         die(EXIT_RESOURCE, "unreadable", "cannot read %s: %s; change: free memory on this host, or raise the "
@@ -44,7 +43,7 @@ static void check_host(const char *path)
 
 static int is_absent(const char *path)
 {
-    check_host(path);
+    source_check_host(path);
     if (errno != ENOENT && errno != ENOTDIR && errno != ESTALE)
         die(EXIT_CHECKPOINT, "unreadable", "cannot read %s: %s; change: let this user read it and search the "
             "folders above it (chmod), or name another", path, strerror(errno));
@@ -138,6 +137,7 @@ void source_list_free(char **list, int n)
 int source_open(Source *s, const char *dir, char why[WHY])
 {
     struct stat st;
+    errno = 0;
     *s = (Source){.fd = file_open_dir(AT_FDCWD, dir, 0, why)};
     if (s->fd < 0)
         return 0;
@@ -170,7 +170,19 @@ void source_close(Source *s)
     *s = (Source){.fd = -1, .device = s->device, .inode = s->inode};
 }
 
-int source_check_files(const Source *s, char why[WHY])
+/* A checkpoint may have more shards than a process may open files: where one more can't be opened, those that are
+ * open are closed, and opened again at their next use. Returns whether it is worth to try again. */
+static int make_room(Source *s)
+{
+    if (errno != EMFILE && errno != ENFILE)
+        return 0;
+    for (int i = 0; i < s->m.nshard; i++)
+        st_close(&s->shard[i]);
+    errno = 0;
+    return 1;
+}
+
+int source_check_files(Source *s, char why[WHY])
 {
     struct stat st;
     for (int i = 0; i < s->m.nshard; i++) {
@@ -184,10 +196,10 @@ int source_check_files(const Source *s, char why[WHY])
                             "short or from another checkpoint", f->name, (int64_t)st.st_size, f->bytes);
     }
     DIR *d = opendir(s->dir);
-    if (!d) {
-        check_host(s->dir);
+    if (!d && make_room(s))
+        d = opendir(s->dir);
+    if (!d)
         return file_errno(why, "cannot list the folder");
-    }
     int ok = 1;
     for (struct dirent *e; ok && (e = readdir(d));) {
         const char *dot = strrchr(e->d_name, '.');
@@ -202,19 +214,6 @@ int source_check_files(const Source *s, char why[WHY])
     return ok;
 }
 
-/* Opens the file of a shard. A checkpoint may have more shards than a process may open files: then those that
- * are open are closed, and opened again at their next use. */
-static int open_file(Source *s, int i, char why[WHY])
-{
-    int ok = st_open(&s->shard[i], s->fd, s->m.shard[i].name, 1, why);
-    if (ok || (errno != EMFILE && errno != ENFILE))
-        return ok;
-    for (int k = 0; k < s->m.nshard; k++)
-        st_close(&s->shard[k]);
-    errno = 0;                         /* saver_verify asks whether a failure was one of this process */
-    return st_open(&s->shard[i], s->fd, s->m.shard[i].name, 1, why);
-}
-
 /* Opens a shard at first use, and checks its size, its header's hash and its iteration. */
 static int open_shard(Source *s, int i, char why[WHY])
 {
@@ -222,7 +221,7 @@ static int open_shard(Source *s, int i, char why[WHY])
     StFile *f = &s->shard[i];
     if (f->fd >= 0)
         return 1;
-    if (!open_file(s, i, why))
+    if (!st_open(f, s->fd, want->name, 1, why) && !(make_room(s) && st_open(f, s->fd, want->name, 1, why)))
         return 0;
     const char *step = st_meta(f, "iteration");
     int ok = 1;
@@ -279,6 +278,7 @@ static int try_open(Source *s, const char *dir, int whole, char why[WHY])
     if (source_open(s, dir, reason) && source_check_files(s, reason) && open_shards(s, reason) &&
         (!whole || verify_model(s, reason)))
         return 1;
+    source_check_host(dir);
     int gone = source_gone(s, dir);
     file_why(why, "%.200s: %.300s", dir, reason);
     source_close(s);

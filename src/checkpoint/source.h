@@ -54,13 +54,18 @@ int source_iteration(const char *name, int64_t *iteration);
 /* Orders iterations, int64_t, for qsort: the newest first. */
 int source_newest_first(const void *a, const void *b);
 
-/* Opens the folder and verifies its manifest. */
+/* Asked when a reader has failed: dies by errno where it was this host that lacked memory or descriptors, which
+ * says nothing of the checkpoint `path`. */
+void source_check_host(const char *path);
+
+/* Opens the folder and verifies its manifest. errno, here and below: EMFILE, ENFILE or ENOMEM only where that
+ * was why. */
 int source_open(Source *s, const char *dir, char why[WHY]);
 void source_close(Source *s);
 
 /* Checks that every file of the manifest exists in its size, with no other safetensors file beside
  * them. */
-int source_check_files(const Source *s, char why[WHY]);
+int source_check_files(Source *s, char why[WHY]);
 
 /* Reads elements [row0, row0+rows) x [col0, col0+cols) of t into data, as type `to`: (r, c) at r*ld
  * + c. */

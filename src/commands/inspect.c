@@ -91,6 +91,7 @@ static json_t *checkpoint(const char *path, int *gone)
     char why[WHY];
     Source s;
     if (!source_open(&s, path, why)) {
+        source_check_host(path);
         if (gone)
             *gone = source_gone(&s, path);
         json_decref(files);
@@ -120,6 +121,8 @@ static json_t *checkpoint(const char *path, int *gone)
                                         s.m.ntensor, "elements", types, "bytes", bytes, "files", files));
     count_active(o, config_of(s.m.state));
     int whole = source_verify(&s, NULL, why);
+    if (!whole)
+        source_check_host(path);
     NotFinite odd = {0, json_array()};
     for (int i = 0; i < s.m.ntensor; i++)
         count_odd(&odd, s.m.tensor[i].name, s.not_finite[i]);

@@ -621,10 +621,14 @@ static int descriptors(void)
     return n;
 }
 
-/* Reads a checkpoint of six shards with a limit on open files that has room for the folder and three more. */
+/* Reads a checkpoint of six shards with a limit on open files that has room for `room` more. */
+static int room;
+
 static void read_with_few(void *dir)
 {
-    rlim_t files = (rlim_t)descriptors() - 3 + 4;      /* without ".", ".." and the list's own */
+    rlim_t files = 0;
+    for (int free = 0; free < room; files++)
+        free += fcntl((int)files, F_GETFD) < 0;
     Config cfg = base_config();
     Source s;
     if (setrlimit(RLIMIT_NOFILE, &(struct rlimit){files, files}))
@@ -640,8 +644,12 @@ static void read_with_few(void *dir)
 /* More shards than files that a process may open: none of them is damaged. */
 static void few_descriptors(void)
 {
-    int code = child(read_with_few, path_of("team330"));
-    CHECK(code == 0, "exit %d: %s", code, said);
+    for (room = 2; room <= 8; room++) {
+        int code = child(read_with_few, path_of("team330"));
+        CHECK(code == 0, "room for %d: exit %d: %s", room, code, said);
+    }
+    room = 1;                       /* for the folder alone */
+    DIES(read_with_few, path_of("team330"), EXIT_RESOURCE, "unreadable", "iter_0000003", "ulimit -n");
 }
 
 int main(int argc, char **argv)
