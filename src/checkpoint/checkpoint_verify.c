@@ -11,10 +11,7 @@ static int own_shard(const Saver *s, const Manifest *m, int optim)
 {
     char name[40];
     shard_name(name, optim, s->all->rank);
-    for (int i = 0; i < m->nshard; i++)
-        if (!strcmp(m->shard[i].name, name))
-            return i;
-    return -1;
+    return manifest_shard(m, name);
 }
 
 /* Compares this rank's boxes, and on rank 0 which files there are. */

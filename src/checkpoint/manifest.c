@@ -40,13 +40,12 @@ void manifest_box_name(char out[BOX_NAME], const char *tensor, int64_t row0, int
 
 /* ---- reading */
 
-/* Reads the list of files.
- *   index  out  number of each file by its name */
-static int parse_shards(Manifest *m, json_t *index, char why[WHY])
+static int parse_shards(Manifest *m, char why[WHY])
 {
     json_t *files = json_object_get(m->json, "files"), *j;
     size_t i;
     m->shard = xcalloc(json_array_size(files), sizeof *m->shard);
+    m->index = json_object();
     json_array_foreach(files, i, j) {
         Shard *s = &m->shard[m->nshard++];
         s->name = json_string_value(json_object_get(j, "name"));
@@ -55,24 +54,22 @@ static int parse_shards(Manifest *m, json_t *index, char why[WHY])
         if (!natural(j, "bytes", &s->bytes) ||
             !hex_read(json_string_value(json_object_get(j, "header")), &s->header))
             return file_why(why, "manifest.json: %.100s has no valid size and hash", s->name);
-        if (json_object_get(index, s->name))
+        if (json_object_get(m->index, s->name))
             return file_why(why, "manifest.json names %.100s twice", s->name);
-        json_object_set_new(index, s->name, json_integer((json_int_t)i));
+        json_object_set_new(m->index, s->name, json_integer((json_int_t)i));
     }
     return 1;
 }
 
-static int parse_box(const Manifest *m, const json_t *index, const StoredTensor *t, StoredBox *b,
-                     const json_t *j, char why[WHY])
+static int parse_box(const Manifest *m, const StoredTensor *t, StoredBox *b, const json_t *j, char why[WHY])
 {
     const char *file = json_string_value(json_object_get(j, "file"));
-    const json_t *shard = file ? json_object_get(index, file) : NULL;
     const json_t *hash = json_object_get(j, "hash"), *h;
     int64_t bytes;
     size_t i;
-    if (!shard)
+    b->shard = file ? manifest_shard(m, file) : -1;
+    if (b->shard < 0)
         return file_why(why, "manifest.json: tensor %.100s lies in a file that is not listed", t->name);
-    b->shard = (int)json_integer_value(shard);
     if (!natural(j, "row", &b->row0) || !natural(j, "col", &b->col0) || !natural(j, "rows", &b->rows) ||
         !natural(j, "cols", &b->cols) || !b->rows || !b->cols || b->rows > t->shape[0] ||
         b->cols > t->shape[1] || b->row0 > t->shape[0] - b->rows || b->col0 > t->shape[1] - b->cols)
@@ -115,7 +112,7 @@ static int check_tiling(const StoredTensor *t, char why[WHY])
     return 1;
 }
 
-static int parse_tensor(Manifest *m, const json_t *index, const char *name, const json_t *j, char why[WHY])
+static int parse_tensor(Manifest *m, const char *name, const json_t *j, char why[WHY])
 {
     StoredTensor *t = &m->tensor[m->ntensor];
     const char *type = json_string_value(json_object_get(j, "dtype"));
@@ -140,7 +137,7 @@ static int parse_tensor(Manifest *m, const json_t *index, const char *name, cons
         return file_why(why, "manifest.json: the size of tensor %.100s overflows", name);
     t->box = xcalloc(json_array_size(boxes), sizeof *t->box);
     json_array_foreach(boxes, i, b)
-        if (t->nbox++, !parse_box(m, index, t, &t->box[i], b, why))
+        if (t->nbox++, !parse_box(m, t, &t->box[i], b, why))
             return 0;
     return check_tiling(t, why);
 }
@@ -193,13 +190,11 @@ int manifest_parse(Manifest *m, const char *text, int64_t n, char why[WHY])
     j = json_object_get(m->state, "iteration");
     if (j && (!json_is_integer(j) || json_integer_value(j) != m->iteration))
         return file_why(why, "manifest.json is of iteration %" PRId64 ", but its state is not", m->iteration);
-    json_t *index = json_object();
-    int ok = parse_shards(m, index, why);
+    int ok = parse_shards(m, why);
     m->tensor = xcalloc(json_object_size(tensors), sizeof *m->tensor);
     json_object_foreach(tensors, name, j)
-        if (!ok || !(ok = parse_tensor(m, index, name, j, why)))
+        if (!ok || !(ok = parse_tensor(m, name, j, why)))
             break;
-    json_decref(index);
     if (!ok)
         return 0;
     qsort(m->tensor, (size_t)m->ntensor, sizeof *m->tensor, by_name);
@@ -229,8 +224,15 @@ void manifest_close(Manifest *m)
     }
     free(m->tensor);
     free(m->shard);
+    json_decref(m->index);
     json_decref(m->json);
     *m = (Manifest){0};
+}
+
+int manifest_shard(const Manifest *m, const char *name)
+{
+    const json_t *i = json_object_get(m->index, name);
+    return i ? (int)json_integer_value(i) : -1;
 }
 
 const StoredTensor *manifest_find(const Manifest *m, const char *name)

@@ -42,6 +42,7 @@ typedef struct {
     uint64_t hash;                      /* the manifest's hash of itself */
     int nshard, ntensor;
     Shard *shard;
+    json_t *index;                      /* number of each shard by its name */
     StoredTensor *tensor;               /* sorted by name */
 } Manifest;
 
@@ -52,6 +53,9 @@ int manifest_parse(Manifest *m, const char *text, int64_t n, char why[WHY]);
 /* As manifest_parse, for the file in the folder `dir`. */
 int manifest_open(Manifest *m, int dir, char why[WHY]);
 void manifest_close(Manifest *m);
+
+/* The index of the shard of that name; -1: the manifest does not name it. */
+int manifest_shard(const Manifest *m, const char *name);
 
 const StoredTensor *manifest_find(const Manifest *m, const char *name);
 

@@ -170,8 +170,8 @@ void source_close(Source *s)
     *s = (Source){.fd = -1, .device = s->device, .inode = s->inode};
 }
 
-/* A checkpoint may have more shards than a process may open files: where one more can't be opened, those that are
- * open are closed, and opened again at their next use. Returns whether it is worth to try again. */
+/* A checkpoint may have more shards than a process may open files: where one more can't be opened, those that
+ * are open are closed, and opened again at their next use. Returns whether it is worth to try again. */
 static int make_room(Source *s)
 {
     if (errno != EMFILE && errno != ENFILE)
@@ -203,10 +203,7 @@ int source_check_files(Source *s, char why[WHY])
     int ok = 1;
     for (struct dirent *e; ok && (e = readdir(d));) {
         const char *dot = strrchr(e->d_name, '.');
-        int known = !dot || strcmp(dot, ".safetensors");
-        for (int i = 0; !known && i < s->m.nshard; i++)
-            known = !strcmp(e->d_name, s->m.shard[i].name);
-        if (!known)
+        if (dot && !strcmp(dot, ".safetensors") && manifest_shard(&s->m, e->d_name) < 0)
             ok = file_why(why, "%.200s does not belong to this checkpoint: the manifest does not name it",
                           e->d_name);
     }

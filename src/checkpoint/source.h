@@ -54,8 +54,8 @@ int source_iteration(const char *name, int64_t *iteration);
 /* Orders iterations, int64_t, for qsort: the newest first. */
 int source_newest_first(const void *a, const void *b);
 
-/* Asked when a reader has failed: dies by errno where it was this host that lacked memory or descriptors, which
- * says nothing of the checkpoint `path`. */
+/* Asked when a reader has failed: dies by errno where it was this host that lacked memory or descriptors,
+ * which says nothing of the checkpoint `path`. */
 void source_check_host(const char *path);
 
 /* Opens the folder and verifies its manifest. errno, here and below: EMFILE, ENFILE or ENOMEM only where that
