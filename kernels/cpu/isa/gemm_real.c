@@ -4,11 +4,14 @@
 
 /* A tile is MR rows of NV vectors: its accumulators leave registers for a row of b and an element of
  * a. */
-#define NV 2
 #if defined(ISA_avx512) || defined(__aarch64__)       /* 32 vector registers */
 #define MR 14
+#define NV 2
+#define MC (8 * MR)
 #else
-#define MR 6
+#define MR 4
+#define NV 3
+#define MC (12 * MR)
 #endif
 #define NR (NV * VN)
 #define KC 256
@@ -56,9 +59,9 @@ static void tile(int64_t kn, const void *a, const void *b, void *c, int rows, in
 {
     switch (rows) {
 #define ROWS(n) case n: tile_rows(n, kn, a, b, c, add); break;
-    ROWS(1) ROWS(2) ROWS(3) ROWS(4) ROWS(5) ROWS(6)
-#if MR > 6
-    ROWS(7) ROWS(8) ROWS(9) ROWS(10) ROWS(11) ROWS(12) ROWS(13) ROWS(14)
+    ROWS(1) ROWS(2) ROWS(3) ROWS(4)
+#if MR > 4
+    ROWS(5) ROWS(6) ROWS(7) ROWS(8) ROWS(9) ROWS(10) ROWS(11) ROWS(12) ROWS(13) ROWS(14)
 #endif
     }
 }
@@ -290,7 +293,7 @@ void FN(gemm_finish)(const Finish *f, void *tile, int width, int rows, int cols)
 
 const GemmKernel FN(gemm_kernel) = {
     .name = "f32", .size = sizeof(REAL),
-    .mr = MR, .nr = NR, .group = 1, .kc = KC, .mc = MR * 8, .strip = 256 << 10,
+    .mr = MR, .nr = NR, .group = 1, .kc = KC, .mc = MC, .strip = 256 << 10,
     .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .row = row, .finish = FN(gemm_finish),
 };
 
