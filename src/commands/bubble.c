@@ -4,8 +4,8 @@
 #include "commands.h"
 #include "job.h"
 #include "balance.h"
+#include "result_file.h"
 #include "start.h"
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,13 +13,9 @@
 
 static void write_to(const char *path, const Table *t, void (*put)(FILE *f, const Table *t))
 {
-    FILE *f = fopen(path, "w");
-    if (f)
-        put(f, t);
-    int bad = !f || ferror(f);
-    if ((f && fclose(f)) || bad)
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space, or give a path in a folder "
-            "that is there", path, strerror(errno));
+    FILE *f = result_open(path);
+    put(f, t);
+    result_close(f, path);
 }
 
 /* Writes the arguments of a job to line: `bubble` CONFIG, flags that select the cells, key=value.

@@ -5,10 +5,10 @@
 #include "config_table.h"
 #include "custom.h"
 #include "json_number.h"
+#include "result_file.h"
 #include "run_costs.h"
 #include "schedule_svg.h"
 #include "start.h"
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -214,26 +214,9 @@ static json_t *as_json(const View *v)
 
 /* ---- files ---- */
 
-static FILE *open_for_writing(const char *path)
-{
-    FILE *f = fopen(path, "w");
-    if (!f)
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: give a path that this user may write",
-            path, strerror(errno));
-    return f;
-}
-
-static void close_written(FILE *f, const char *path)
-{
-    int bad = ferror(f);
-    if (fclose(f) || bad)
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space on its file system", path,
-            strerror(errno));
-}
-
 static void write_svg(const View *v, const char *path)
 {
-    FILE *f = open_for_writing(path);
+    FILE *f = result_open(path);
     char *title = title_of(v);
     const char *unit = v->timed ? "ms"
                        : v->own.cost[0]
@@ -241,14 +224,14 @@ static void write_svg(const View *v, const char *path)
                            : "time; the forward of a microbatch on one rank takes 1";
     schedule_svg(f, &v->set, &v->sim, title, unit);
     free(title);
-    close_written(f, path);
+    result_close(f, path);
 }
 
 /* Writes Chrome's trace format: a process a rank, with one row for compute and others for messages.
  * Without clock times one unit of time is 1 ms. */
 static void write_trace(const View *v, const char *path)
 {
-    FILE *f = open_for_writing(path);
+    FILE *f = result_open(path);
     char text[32];
     fprintf(f, "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[");
     for (int r = 0; r < v->shape.p; r++) {
@@ -271,7 +254,7 @@ static void write_trace(const View *v, const char *path)
         }
     }
     fprintf(f, "\n]}\n");
-    close_written(f, path);
+    result_close(f, path);
 }
 
 int command_schedule(int argc, char **argv)
@@ -293,9 +276,9 @@ int command_schedule(int argc, char **argv)
     if (trace)
         write_trace(&v, trace);
     if (csv) {
-        FILE *f = open_for_writing(csv);
+        FILE *f = result_open(csv);
         custom_write(f, &v.set);
-        close_written(f, csv);
+        result_close(f, csv);
     }
     if (json)
         json_print(stdout, as_json(&v), JSON_INDENT(2));

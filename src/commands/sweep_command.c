@@ -7,6 +7,7 @@
 #include "hints.h"
 #include "job.h"
 #include "json_number.h"
+#include "result_file.h"
 #include "run.h"
 #include "start.h"
 #include "sweep.h"
@@ -501,12 +502,9 @@ static void print(const Sweep *s)
 
 static void write_file(const Sweep *s, const char *path, void (*put)(FILE *f, const Sweep *s))
 {
-    FILE *f = fopen(path, "we");
-    if (f)
-        put(f, s);
-    if (!f || fclose(f))
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space, or another path", path,
-            strerror(errno));
+    FILE *f = result_open(path);
+    put(f, s);
+    result_close(f, path);
 }
 
 static void answer(const Sweep *s, int json, const char *csv)

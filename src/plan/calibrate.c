@@ -6,6 +6,7 @@
 #include "config_table.h"
 #include "job.h"
 #include "launch.h"
+#include "result_file.h"
 #include "samples.h"
 #include <errno.h>
 #include <math.h>
@@ -228,13 +229,10 @@ static void write_down(const Machine *m, const char *path)
     struct tm tm;
     gethostname(host, sizeof host - 1);
     strftime(day, sizeof day, "%Y-%m-%d", gmtime_r(&t, &tm));
-    FILE *f = fopen(path, "w");
-    if (f)
-        machine_write(f, m, textf(WRITTEN ", %s, %s. The figures are the host's, which its ranks share.\n",
-                                  day, config_build_id()));
-    if (!f || fclose(f))
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: --machine with a file that you may write",
-            path, strerror(errno));
+    FILE *f = result_open(path);
+    machine_write(f, m, textf(WRITTEN ", %s, %s. The figures are the host's, which its ranks share.\n", day,
+                              config_build_id()));
+    result_close(f, path);
 }
 
 static Machine *blank(void)

@@ -4,7 +4,7 @@
 #include "args.h"
 #include "config_table.h"
 #include "custom.h"
-#include <errno.h>
+#include "result_file.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,17 +132,11 @@ static int timed_open(Timed *t, const JointAsk *ask, const Config *c, Recompute 
 static void write_lists(const Joint *j, const JointAsk *ask)
 {
     ScheduleSet set;
-    FILE *f = fopen(ask->lists, "w");
-    if (!f)
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: give a path that this user may write",
-            ask->lists, strerror(errno));
+    FILE *f = result_open(ask->lists);
     schedules_open(&set, &j->shape);
     custom_write(f, &set);
     schedules_close(&set);
-    int bad = ferror(f);
-    if (fclose(f) || bad)
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: free space on its file system", ask->lists,
-            strerror(errno));
+    result_close(f, ask->lists);
 }
 
 /* The key that names the file of lists, on the heap. */

@@ -1,0 +1,11 @@
+/* result_file -- a text file that a command writes for its user. */
+#ifndef RESULT_FILE_H
+#define RESULT_FILE_H
+#include <stdio.h>
+
+/* Opens a file for writing; one that exists is emptied. Dies where it cannot be opened. */
+FILE *result_open(const char *path);
+
+/* Closes it. Dies where it could not be written whole: a stream keeps a failure that is past. */
+void result_close(FILE *f, const char *path);
+#endif
