@@ -127,6 +127,8 @@ def main():
     parser.add_argument("--preload", default="")
     parser.add_argument("names", nargs="*", metavar="NAME", default=["gpt2-124m"])
     a = parser.parse_args()
+    for number in signal.SIGTERM, signal.SIGHUP:       # stopped programs with gigabytes of memory would be left
+        signal.signal(number, lambda n, _: sys.exit(128 + n))
     import torch
     os.makedirs(FOLDER, exist_ok=True)
     print(f"{a.rounds} rounds of {a.steps} steps by turns\n{cpu_name()}\nPyTorch {torch.__version__}", flush=True)
