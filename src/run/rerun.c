@@ -112,9 +112,12 @@ static void begin_pass(RunRerun *x, int k)
     x->dev->zero(x->dev, x->now->sum, (size_t)x->room * sizeof *x->now->sum);
 }
 
-/* Runs the step of r->progress without an update. shift: samples from this rank's to those that it takes. */
+/* Runs the step of r->progress without an update. The verdict stays that of the step before, as the step
+ * itself has to find it: the host may not know yet that it was held.
+ *   shift  in  samples from this rank's to those that it takes */
 static void run_pass(Run *r, int k, int64_t shift)
 {
+    const Verdict before = optimizer_verdict(&r->opt);
     Metrics *metrics = r->step.metrics;
     void (*mark)(void *, const Instr *, double, double) = r->stage.mark;
     r->step.metrics = NULL;
@@ -122,6 +125,7 @@ static void run_pass(Run *r, int k, int64_t shift)
     r->step.shift = shift;
     begin_pass(&r->rerun, k);
     run_gradients(r);
+    r->dev.put(&r->dev, r->opt.verdict, &before, sizeof before);
     r->step.shift = 0;
     r->step.metrics = metrics;
     r->stage.mark = mark;

@@ -1,8 +1,9 @@
 /* test_spikes -- steps whose loss jumps: on_spike in several layouts, on the host and on a GPU
  *
  * The batches of three steps have wrong labels. `skip` ends with the bits of a run that never saw them, in
- * one piece and resumed between two of them; `rewind` with the bits of a run without everything between a
- * save and a spike; `warn` with those of a run that judges nothing. All layouts decide alike.
+ * one piece, resumed between two of them, and with every step computed twice (sdc_rerun); `rewind` with the
+ * bits of a run without everything between a save and a spike; `warn` with those of a run that judges
+ * nothing. All layouts decide alike.
  *   test_spikes FOLDER [KEY=VALUE ...]    further keys, of every run */
 #include "layout_run.h"
 
@@ -98,6 +99,8 @@ static void settle(Run *r, int open, End *e, const char *dir)
     }
 }
 
+static int left_open;                  /* bool: the newest step is not collected, as on a GPU */
+
 static void go(Run *r, const Way *w, int64_t to, End *e, const char *dir)
 {
     RunProgress *p = &r->progress;
@@ -111,7 +114,7 @@ static void go(Run *r, const Way *w, int64_t to, End *e, const char *dir)
         run_step(r, &(Metrics){0});
         int64_t at = p->iteration;
         int saves = is_among(at, w->saves, w->nsaves);
-        settle(r, r->dev.late, e, dir);
+        settle(r, r->dev.late || left_open, e, dir);
         if (p->iteration < at)
             continue;
         if (saves || at == to)
@@ -127,6 +130,7 @@ static void go(Run *r, const Way *w, int64_t to, End *e, const char *dir)
 
 static char **keys;                    /* further keys of every run */
 static int nkeys;
+static int twice;                      /* bool: every step runs twice (sdc_rerun) */
 
 static const Config *config_of(const Layout *l, const char *policy)
 {
@@ -139,6 +143,10 @@ static const Config *config_of(const Layout *l, const char *policy)
     set_arg(&a, "spike_window=8");
     set_arg(&a, "spike_sigma=20");
     set_arg(&a, "lr=0.01");
+    if (twice) {
+        set_arg(&a, "sdc_rerun=true");
+        set_arg(&a, "sdc_check_interval=1");
+    }
     for (int i = 0; i < nkeys; i++)
         set_arg(&a, keys[i]);
     return configure(&a, world);
@@ -232,6 +240,13 @@ static void all_ways(const Layout *l, const char *folder, int k)
     same_end("skip, resumed", &resumed, &skipped);
     CHECK(skipped.skipped == WRONG && skipped.updates == STEPS - WRONG, "%lld steps are skipped",
           (long long)skipped.skipped);
+
+    /* a step runs twice before the host knows that the one before it was held */
+    left_open = twice = 1;
+    End again = run_way(l, "skip", &(Way){0}, NULL, 0);
+    left_open = twice = 0;
+    found("skip, every step twice", &again, WRONG, 1);
+    same_end("skip, every step twice", &again, &skipped);
 
     /* the steps after the save at 16 up to SECOND, and after the one at 24 up to THIRD */
     Way saves = {.saves = {16, 24}, .nsaves = 2}, parts = {.saves = {16, 24, 28}, .nsaves = 3};
