@@ -155,13 +155,13 @@ typedef struct { int64_t each, rows, rounds; } DispatchSizes;
 static void see_experts(void *sizes, Run *r, const Lists *l)
 {
     const Experts *x = &r->model.lane.experts;
-    int64_t most = 1;
+    int64_t most = 0;
     run_rehearse_step(r, l);
     for (int i = 0; i < x->ep->size; i++)
         most = x->first[i + 1] - x->first[i] > most ? x->first[i + 1] - x->first[i] : most;
     if (x->rows)
         *(DispatchSizes *)sizes = (DispatchSizes){x->local, experts_room(x),
-                                                  (most + x->window - 1) / x->window};
+                                                  most > x->window ? (most + x->window - 1) / x->window : 1};
 }
 
 static DispatchSizes dispatch_of(const Plan *p, const Config *c)

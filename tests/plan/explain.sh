@@ -127,6 +127,9 @@ refused() { # WORDS ARGUMENT...
 }
 printf '%s\n' 'model: {num_layers: 2, hidden_size: 32, num_attention_heads: 4, seq_length: 32, vocab_size: 100}' \
     'data: {tokenizer_type: none}' 'train: {micro_batch_size: 1, global_batch_size: 8}' > "$work/tiny.yaml"
+# an expert that drops every token has a round without rows
+"$TRAIN" plan "$work/tiny.yaml" num_moe_experts=4 moe_expert_capacity_factor=0 > "$work/out" 2> "$work/err" ||
+    fail "a plan whose experts take nothing"
 cp "$work/tiny.yaml" "$work/before.yaml"
 refused 'needs the times of a machine' "$work/tiny.yaml" --explain
 refused 'has no JSON' "$work/tiny.yaml" --calibrate --json --machine "$work/new.yaml"
