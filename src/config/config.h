@@ -178,6 +178,8 @@ int config_differs(const Config *a, const Config *b, int option);
 int config_is_paired(const Config *c);
 /* Whether a layer, by its global number, has experts. */
 int config_is_moe(const Config *c, int layer);
+/* Returns the cp_comm_type of a layer. Where one rank has whole sequences, the list may have any length. */
+const char *config_context_kind(const Config *c, int layer);
 
 /* A key of rope_scaling. */
 typedef struct {

@@ -3,6 +3,12 @@
 #include "context.h"
 #include <stdlib.h>
 
+const char *config_context_kind(const Config *c, int layer)
+{
+    const List *l = &c->cp_comm_type;
+    return l->v[layer < l->n ? layer : 0];
+}
+
 /* Key/value heads of a tensor rank. */
 static int64_t groups_of_rank(const Config *c)
 {

@@ -24,8 +24,7 @@ static Heads heads_of(const Model *m, const ContextWay *w, Mat qkv)
 /* How the layer's keys and queries come together. */
 static const ContextWay *way_of(const Model *m, int layer)
 {
-    const List *l = &m->cfg->cp_comm_type;
-    return &m->now.context.way[context_kind(l->v[l->n > 1 ? layer : 0])];
+    return &m->now.context.way[context_kind(config_context_kind(m->cfg, layer))];
 }
 
 /* The attention of a layer; its positions are those of the whole sequence of this list. */

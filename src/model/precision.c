@@ -63,9 +63,8 @@ int model_in_fp8(const Config *c, int layer)
 
 int model_layers_alike(const Config *c, int a, int b)
 {
-    const List *kind = &c->cp_comm_type;
     return config_is_moe(c, a) == config_is_moe(c, b) && model_in_fp8(c, a) == model_in_fp8(c, b) &&
-           (kind->n <= 1 || !strcmp(kind->v[a], kind->v[b]));
+           !strcmp(config_context_kind(c, a), config_context_kind(c, b));
 }
 
 const Param *precision_weight(const Model *m, int64_t i)

@@ -68,6 +68,11 @@ idle 1 'beside moe_aux_loss_coeff 0' "$experts" moe_router_load_balancing_type=s
 idle 1 'without moe_expert_capacity_factor' "$experts" moe_token_drop_policy=position
 idle 1 'beside on_spike none' '' spike_sigma=1e-3 spike_window=4
 
+# kinds for fewer layers than there are, where one rank has whole sequences: without effect, and without a word
+numbers without 1 num_layers=5
+numbers with 1 num_layers=5 cp_comm_type='[p2p, a2a]'
+cmp "$work/without.numbers" "$work/with.numbers" && [ ! -s "$work/with.said" ] || { cat "$work/with.said"; bad=1; }
+
 # a step that is never reached, and a smallest world that is none
 numbers with 1 trace_steps='[2, 4]' min_world=2
 [ "$(wc -l < "$work/with.said")" = 2 ] && grep -q 'trace_steps: iteration 4 comes after the last, 3' "$work/with.said" &&
