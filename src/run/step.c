@@ -58,10 +58,13 @@ static const Batch *next_batch(void *run, int mb)
 
 /* ---- the end of a step ---- */
 
-/* Whether the gradients overflow in fp16: then the update is skipped and the scale halved. */
+/* Whether the gradients overflow in fp16: then the update is skipped and the scale halved. A loss that is not
+ * finite ends the run where that is asked for; a smaller scale does not mend it. */
 static int overflows(const Run *r, const Verdict *v)
 {
-    return r->cfg->params_dtype == PARAMS_DTYPE_FP16 && isfinite(v->loss) && !isfinite(v->norm);
+    const Config *c = r->cfg;
+    return c->params_dtype == PARAMS_DTYPE_FP16 && !isfinite(v->norm) &&
+           (isfinite(v->loss) || !c->check_for_nan_in_loss_and_grad);
 }
 
 /* Updates fp16's dynamic loss scale. Returns 0 when the gradients overflow: the update is skipped. The
@@ -406,7 +409,7 @@ void run_collect(Run *r, Metrics *m)
     if (r->dev.late)
         flight_wait_end();
     Verdict v = r->step.verdict = f->verdict[at];
-    if (!overflows(r, &v) && !(isfinite(v.loss) && isfinite(v.norm))) {
+    if (!isfinite(v.loss) || (!isfinite(v.norm) && !overflows(r, &v))) {
         if (r->cfg->check_for_nan_in_loss_and_grad)
             run_not_finite(r, s);
         r->progress.nans++;

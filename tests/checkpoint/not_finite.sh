@@ -50,6 +50,13 @@ run inspect "$work/nan" --json
 grep -q '"not_finite": [1-9]' "$work/log" && grep -q '"decoder.layers.0' "$work/log" || fail "inspect counts nothing"
 plain "$work/nan/metrics.jsonl" metrics
 grep -q null "$work/nan/metrics.jsonl" || fail "the run of NaN was finite"
+
+# in fp16 a loss that overflows skips the step, as a gradient does, where it does not end the run
+run "$conf" "save=$work/half" params_dtype=fp16 check_for_nan_in_loss_and_grad=false init_method_std=1000
+[ "$(grep -c '"lm_loss": *null.*"skipped_iterations": *[1-3],.*"nan_iterations": *[1-3]' "$work/half/metrics.jsonl")" = 3 ] ||
+    { cat "$work/half/metrics.jsonl"; fail "a loss that overflows in fp16"; }
+run inspect "$work/half" --json
+grep -q '"not_finite": 0' "$work/log" || fail "updated by a loss that is not finite"
 "$TRAIN" verify "$conf" params_dtype=fp16 init_method_std=1000 --json > "$work/log" 2>&1 && rc=0 || rc=$?
 [ $rc = 1 ] && grep -q '"relative": *null' "$work/log" || fail "verify of infinite gradients: exit $rc"
 plain "$work/log" verify
