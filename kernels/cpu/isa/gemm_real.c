@@ -3,8 +3,8 @@
 #include "isa.h"
 
 /* A tile is MR rows of NV vectors: its accumulators leave registers for a row of b and an element of
- * a. With 16 registers 6 x 2 would fit, too; 4 x 3 loads less, and whole registers are packed for it. MC: rows of
- * op(a) used together. */
+ * a. With 16 registers 6 x 2 would fit, too; 4 x 3 loads less, and whole registers are packed for it.
+ * MC: rows of op(a) used together. */
 #if defined(ISA_avx512) || defined(__aarch64__)       /* 32 vector registers */
 #define MR 14
 #define NV 2
