@@ -22,9 +22,20 @@ int job_launched(int *rank)
     return 1;
 }
 
+/* Undoes what a parent may have left: with SIGCHLD ignored waitpid() learns nothing of a child, and a signal
+ * that is blocked never asks for a save or an end. */
+static void signals_begin(void)
+{
+    sigset_t none;
+    sigemptyset(&none);
+    signal(SIGCHLD, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
 void job_begin(void)
 {
     int rank;
+    signals_begin();
     int ranks = job_launched(&rank);
     if (ranks > 1 || getenv("OMPI_COMM_WORLD_SIZE"))
         prctl(PR_SET_PDEATHSIG, SIGKILL);      /* no rank outlives its launcher */

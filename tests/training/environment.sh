@@ -97,6 +97,28 @@ for streams in '<&-' '>&-' '2>&-' '<&- >&- 2>&-' '> /dev/full'; do
     same two "$work/streams" "two ranks, streams $streams"
 done
 
+# variables of a batch system, or a list of hosts for other jobs, take no part in a job of one host
+for batch in 'SLURM_JOBID=7 SLURM_NODELIST=n1 SLURM_TASKS_PER_NODE=4' "SGE_ROOT=/ ARC=x JOB_ID=3 PE_HOSTFILE=$work/none" \
+    "OMPI_MCA_orte_default_hostfile=$work/none"; do
+    rm -rf "$work/batch"
+    # shellcheck disable=SC2086
+    env $batch "$launch" -n 2 "$work/tiny.yaml" save="$work/batch" > "$work/log" 2>&1 || fail "two ranks, $batch"
+    same two "$work/batch" "two ranks, $batch"
+done
+
+# The parent of a process may have left SIGCHLD ignored, which hides the ends of jobs, and signals blocked
+env --ignore-signal=CHLD "$TRAIN" sweep "$work/tiny.yaml" --world 2 --measure 1 -o "$work/ignored" > "$work/log" 2>&1 &&
+    grep -q ' a step, .* by the clock' "$work/log" || fail "SIGCHLD ignored: no layout is measured"
+env --block-signal "$TRAIN" "$work/tiny.yaml" train_iters=1000000 save="$work/blocked" > "$work/log" 2>&1 &
+job=$!
+until grep -q ' iteration  *3/' "$work/log" || ! kill -0 $job 2> /dev/null; do sleep 0.1; done
+kill -USR1 $job
+for _ in $(seq 600); do kill -0 $job 2> /dev/null && sleep 0.1 || break; done
+kill -KILL $job 2> /dev/null
+wait $job
+rc=$?
+[ $rc = 75 ] || fail "signals blocked: SIGUSR1 has not saved: code $rc"
+
 # limited LIMIT CAUSE -- under `ulimit LIMIT` the run ends with 5 and one error line that has CAUSE
 limited() {
     sh -c "ulimit $1; exec \"\$@\"" sh "$TRAIN" "$work/tiny.yaml" save="$work/limited" > "$work/log" 2>&1
@@ -105,7 +127,13 @@ limited() {
         grep -q "^error\[.*$2.*; change: " "$work/log" ||
         fail "ulimit $1: code $rc"
 }
-limited '-n 8' 'Too many open files'
+# room N -- prints the limit on open files that leaves N descriptors to a command, beside its standard streams, what it
+# inherits, and one more (here the folder that ls reads)
+room() {
+    ls /proc/self/fd < /dev/null |
+        awk -v free="$1" '{ taken[$1] } END { while (free > 0) free -= !(n++ in taken); print n }'
+}
+limited "-n $(room 4)" 'Too many open files'
 # every corpus keeps two files open: 100 of them pass a shell's limit, but not the system's
 blend=
 for i in $(seq 100); do
@@ -113,21 +141,26 @@ for i in $(seq 100); do
     ln "$work/corpus.idx" "$work/part$i.idx"
     blend="$blend,1,$work/part$i"
 done
-sh -c 'ulimit -Sn 128; exec "$@"' sh "$TRAIN" "$work/tiny.yaml" "data_path=[${blend#,}]" save="$work/blend" > "$work/log" 2>&1 ||
-    fail "200 files, ulimit -Sn 128"
-sh -c 'ulimit -n 128; exec "$@"' sh "$TRAIN" "$work/tiny.yaml" "data_path=[${blend#,}]" save="$work/few" > "$work/log" 2>&1
+files=$(room 124)
+sh -c 'ulimit -Sn "$0"; exec "$@"' "$files" "$TRAIN" "$work/tiny.yaml" "data_path=[${blend#,}]" save="$work/blend" > "$work/log" 2>&1 ||
+    fail "200 files, ulimit -Sn $files"
+sh -c 'ulimit -n "$0"; exec "$@"' "$files" "$TRAIN" "$work/tiny.yaml" "data_path=[${blend#,}]" save="$work/few" > "$work/log" 2>&1
 rc=$?
 [ $rc = 5 ] && grep -q '^error.*Too many open files; change: .*ulimit -Hn' "$work/log" ||
-    fail "200 files, ulimit -n 128: code $rc"
-for ranks in 2 4; do
-    files=$((40 + 4 * ranks))
-    (ulimit -n $((files - 1)); exec "$launch" -n $ranks "$work/tiny.yaml" save="$work/files") > "$work/log" 2>&1
-    rc=$?
-    [ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q "^error.*; change: ulimit -n $files" "$work/log" ||
-        fail "$ranks ranks and $((files - 1)) files: code $rc"
-    (ulimit -n $files; exec "$launch" -n $ranks "$work/tiny.yaml" save="$work/files-$ranks") > "$work/log" 2>&1 ||
-        fail "$ranks ranks and $files files"
+    fail "200 files, ulimit -n $files: code $rc"
+for held in 0 7; do
+    [ $held = 0 ] || exec 3< /dev/null 4<&3 5<&3 6<&3 7<&3 8<&3 9<&3    # inherited by launch, and by mpirun
+    for ranks in 2 4; do
+        files=$(room $((36 + 4 * ranks)))
+        (ulimit -n $((files - 1)); exec "$launch" -n $ranks "$work/tiny.yaml" save="$work/files") > "$work/log" 2>&1
+        rc=$?
+        [ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q "^error.*; change: ulimit -n $files" "$work/log" ||
+            fail "$ranks ranks and $((files - 1)) files, $held inherited: code $rc"
+        (ulimit -n "$files"; exec "$launch" -n $ranks "$work/tiny.yaml" save="$work/files-$held-$ranks") > "$work/log" 2>&1 ||
+            fail "$ranks ranks and $files files, $held inherited"
+    done
 done
+exec 3<&- 4<&- 5<&- 6<&- 7<&- 8<&- 9<&-
 
 # A control group's memory goes to another program, and the kernel kills a rank: 5, a line that says so, and the copies
 # in memory bring the run back. Needs root and a hierarchy of control groups that can be written.
