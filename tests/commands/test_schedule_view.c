@@ -9,7 +9,7 @@ static const char *train, *work;
 /* Runs `train schedule`; returns the exit code, its output is in $WORK/out. */
 static int run(const char *options)
 {
-    char line[2048];
+    char line[8192];
     snprintf(line, sizeof line,
              "%s schedule configs/demo.yaml tokenizer_type=none vocab_size=64 num_layers=16 "
              "micro_batch_size=8 global_batch_size=8 %s > %s/out 2> %s/err",
@@ -23,7 +23,7 @@ static char *contents(const char *name)
 {
     static char texts[4][4 << 20];
     static int calls;
-    char path[512], *text = texts[calls++ % 4];
+    char path[4096], *text = texts[calls++ % 4];
     snprintf(path, sizeof path, "%s/%s", work, name);
     FILE *f = fopen(path, "r");
     size_t n = f ? fread(text, 1, sizeof texts[0] - 1, f) : 0;
@@ -115,7 +115,7 @@ static int computes_of(const PipeShape *s)
  * Drawing and timeline end with the step. */
 static void files(int kind, int p, int m)
 {
-    char options[512];
+    char options[4096];
     PipeShape shape = shape_of(kind, p, 2, m);
     int v = shape.v, all = computes_of(&shape);
     snprintf(

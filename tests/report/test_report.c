@@ -74,7 +74,7 @@ static void log_resumed(const char *dir)
 /* The name of the newest event file of `dir`; from malloc. */
 static char *event_name(const char *dir)
 {
-    char *pattern = xasprintf("ls -t %s | grep -m1 tfevents", dir), name[512] = "";
+    char *pattern = xasprintf("ls -t '%s' | grep -m1 tfevents", dir), name[512] = "";
     FILE *p = popen(pattern, "r");
     CHECK(p && fgets(name, sizeof name, p), "%s", dir);
     pclose(p);

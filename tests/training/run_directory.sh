@@ -186,7 +186,8 @@ want 0 tiny.yaml save=P train_iters=2
 grep -q '^warning: there is no new report: ' errors && ! grep -q '^report ' log || fail "a report that is not there"
 
 # folders whose names YAML takes for a number, nothing, a list, a comment, a variable
-for name in 123 null '[x]' 'a #2' '${HOME}'; do
+export NAME=n
+for name in 123 null '[x]' 'a #2' '${NAME}'; do
     want 0 tiny.yaml "save='$name'" train_iters=2
     want 0 eval "$name"
     want 0 generate "$name" --prompt a --tokens 1
