@@ -1,7 +1,8 @@
 #!/bin/sh
 # tests/training/environment.sh -- what surrounds a run does not change it: the same run has the same bytes
 # when it is repeated, in another time zone, locale, umask, folder or home, with other threads, with standard
-# streams closed or full, without locked memory, and while the wall clock jumps by an hour. Too few open files, too
+# streams closed or full, without locked memory, with signals that the parent ignored or blocked, in the shell of a batch
+# system, and while the wall clock jumps by an hour. Too few open files, too
 # little memory, a thread or a process that cannot be had: one error line, exit code 5.
 set -u
 work=${WORK:?} launch=$PWD/scripts/launch bad=0
@@ -105,6 +106,14 @@ for batch in 'SLURM_JOBID=7 SLURM_NODELIST=n1 SLURM_TASKS_PER_NODE=4' "SGE_ROOT=
     env $batch "$launch" -n 2 "$work/tiny.yaml" save="$work/batch" > "$work/log" 2>&1 || fail "two ranks, $batch"
     same two "$work/batch" "two ranks, $batch"
 done
+
+# without a network, not even the loopback, mpirun gives up before it starts a rank: 7, and a line that says so
+if unshare -n true 2> /dev/null; then
+    unshare -n "$launch" -n 2 "$work/tiny.yaml" save="$work/lonely" > "$work/log" 2>&1
+    rc=$?
+    [ $rc = 7 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q '^error\[mpirun\].*interface.*; change: ' "$work/log" ||
+        fail "no network: code $rc"
+fi
 
 # The parent of a process may have left SIGCHLD ignored, which hides the ends of jobs, and signals blocked
 env --ignore-signal=CHLD "$TRAIN" sweep "$work/tiny.yaml" --world 2 --measure 1 -o "$work/ignored" > "$work/log" 2>&1 &&
