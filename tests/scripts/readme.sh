@@ -68,7 +68,7 @@ commands() {
 commands $(grep -E '(^|/)README\.md$' "$WORK/files" | LC_ALL=C sort) > "$WORK/commands"
 
 ran=0 left=0 bad=0
-fail() { bad=$((bad + 1)); printf '%s\n' "$*"; }
+fail() { bad=$((bad + 1)); printf '%s\n' "$*" | tee -a "$WORK/failed"; }
 row() { # ACTION COMMAND: prints the texts of this action's rows that match COMMAND, and notes the match
     grep "^$1 " "$top/tests/scripts/readme.rows" | while IFS= read -r entry; do
         entry=${entry#* } pattern=${entry%% :: *}
@@ -127,5 +127,6 @@ grep -q 'micro_batch_size' "$WORK/log" || fail "scripts/demo micro_batch_size=3:
 find runs -type f | sort | cmp -s - "$WORK/before" || fail "scripts/demo micro_batch_size=3 has touched a run"
 # a shipped configuration that names `save` would send the runs of its copies into one directory
 ! grep -rnE '^ *save:|[{,] *save:' configs --include='*.yaml' || fail "a configuration in configs/ names save"
+[ $bad = 0 ] || cat "$WORK/failed"       # again, where the end of a long log has them
 echo "$ran commands ran, $left left out, $bad failed"
 [ $bad = 0 ]
