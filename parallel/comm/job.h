@@ -35,9 +35,9 @@ int job_left(void);              /* whether this rank has said goodbye, and no r
 /* Waits, at most `seconds`, until every rank of the host has said goodbye. Returns whether all have. */
 int job_all_left(double seconds);
 
-/* Call it first: unblocks all signals, makes this process end with its launcher, if it has one, and sets
- * crash.h's handlers. The only rank of a job of scripts/launch opens its page and flight record here; nobody
- * watches over it. */
+/* Call it first: unblocks all signals and no longer ignores SIGCHLD, makes this process end with its
+ * launcher, if it has one, and sets crash.h's handlers. The only rank of a job of scripts/launch opens its
+ * page and flight record here; nobody watches over it. */
 void job_begin(void);
 /* Tells scripts/launch, if it has started this process: "together" (all ranks have found each other and
  * listen to signals, or one rank alone runs this command), "code N" (the code with which the job ends). */

@@ -450,7 +450,7 @@ static int read_pieces(Source *s, const TensorPiece *p, int n, int weights_only,
     for (int i = 0; i < n; i++)
         longest = p[i].cols * 8 > longest ? p[i].cols * 8 : longest;
     arena_open(&room, "a checkpoint's tensors", (size_t)longest);
-    errno = 0;
+    errno = 0;                         /* source_check_host asks it where a piece cannot be read */
     for (int i = 0; ok && i < n; i++) {
         const StoredTensor *t = stored(&s->m, &p[i], upcycle);
         if (!skipped(&p[i], weights_only) && p[i].rows && p[i].cols && t)

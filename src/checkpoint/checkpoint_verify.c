@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* The index in m of this rank's shard of a kind; -1: it has none. */
 static int own_shard(const Saver *s, const Manifest *m, int optim)

@@ -2,8 +2,8 @@
 # tests/training/environment.sh -- what surrounds a run does not change it: the same run has the same bytes
 # when it is repeated, in another time zone, locale, umask, folder or home, with other threads, with standard
 # streams closed or full, without locked memory, with signals that the parent ignored or blocked, in the shell of a batch
-# system, and while the wall clock jumps by an hour. Too few open files, too
-# little memory, a thread or a process that cannot be had: one error line, exit code 5.
+# system, and while the wall clock jumps by an hour. Too few open files, too little memory, a thread or a process that
+# cannot be had: one error line, exit code 5.
 set -u
 work=${WORK:?} launch=$PWD/scripts/launch bad=0
 . tests/tiny.sh
