@@ -36,8 +36,8 @@ static inline const char *test_isa(void)
     return isa && *isa ? isa : "auto";
 }
 
-/* bool: FEW is set. An emulator takes a hundred times as long: the tests then take each kind of kernel, in
- * F32 and BF16, but not all sizes and types. */
+/* bool: FEW is set. An emulator or valgrind takes up to a hundred times as long: the tests then take each
+ * kind of kernel, in F32 and BF16, but not all sizes and types, and some of the layouts. */
 static inline int test_few(void) { return getenv("FEW") != NULL; }
 
 static inline int test_end(void)

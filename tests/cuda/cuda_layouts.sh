@@ -242,6 +242,7 @@ esac
 if [ "${1:-short}" != drop ]; then
     while read -r ranks options; do
         n=$((n + 1))
+        [ -z "${FEW-}" ] || [ $((n % 6)) = 1 ] || continue
         orders=$n
         [ "${1:-short}" = short ] || orders=$(seq 1 "$seeds")
         # shellcheck disable=SC2086

@@ -539,7 +539,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < 2; i++) {
         Device d;
         cpu_open(&d, reals[i], isa, 1);
-        check_cases(&d, 110);
+        check_cases(&d, test_few() ? 30 : 110);
         if (reals[i] == F64)
             check_differences(&d);
         check_threads(&d, isa, reals[i]);

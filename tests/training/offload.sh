@@ -18,6 +18,7 @@ run() { # PROGRAM DIRECTORY RANKS key=value ...
 n=0
 while read -r layers ranks options; do
     n=$((n + 1))
+    [ -z "${FEW-}" ] || [ $((n % 6)) = 1 ] || continue
     [ "$ranks" = 1 ] && unset FAR_REACHED || export FAR_REACHED=1
     # shellcheck disable=SC2086
     run "$train" "$work/$n-near" "$ranks" $options < /dev/null
