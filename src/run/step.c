@@ -92,6 +92,7 @@ static int scale_allows(Run *r)
     if (overflow)
         optimizer_go(&r->opt);
     r->progress.skipped += overflow;
+    r->progress.unscheduled += overflow ? config_batch_at(c, r->progress.consumed_samples) : 0;
     return !overflow;
 }
 
@@ -99,7 +100,8 @@ static void update(Run *r, Metrics *m)
 {
     const Config *c = r->cfg;
     m->loss_scale = r->opt.loss_scale.scale;
-    m->learning_rate = lr_at(c, r->progress.consumed_samples, r->progress.batches.moved);
+    int64_t moved = r->progress.batches.moved - r->progress.unscheduled;
+    m->learning_rate = lr_at(c, r->progress.consumed_samples, moved);
     modes_check(r->progress.iteration + 1);
     rerun_compare(r);
     sdc_verify(r);

@@ -40,6 +40,7 @@ for value in -1 21 9223372036854775807; do
     forged '"skipped_iterations":0' "\"skipped_iterations\":$value" "skipped_iterations. is $value"
     forged '"nan_iterations":0' "\"nan_iterations\":$value" "nan_iterations. is $value"
 done
+forged '"unscheduled_samples":0' '"unscheduled_samples":-1' 'unscheduled_samples. is -1'
 for value in 0.0 -1.0; do forged '"scale":1.0' "\"scale\":$value" 'loss_scale. is '; done
 forged '"scale":1.0' '"scale":"x"' 'loss_scale. is '
 forged '"good":0' '"good":-1' 'good. is -1'

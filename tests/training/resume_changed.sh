@@ -79,6 +79,15 @@ run save=H params_dtype=fp16 train_iters=6 save_interval=4
 run save=I params_dtype=fp16 train_iters=6 load=H/checkpoints/iter_0000004
 is "skipped in another folder" "$(column I skipped_iterations)" "$(column H skipped_iterations | cut -d ' ' -f 5-)"
 
+# the rate stands still in skipped steps, as Megatron's does, also behind a resume and with another batch size
+run save=N params_dtype=fp16 train_iters=8 lr_decay_style=linear initial_loss_scale=4e6 hysteresis=1 exit_interval=2
+run save=N params_dtype=fp16 train_iters=8 lr_decay_style=linear load=latest hysteresis=1 exit_interval=5
+run save=N params_dtype=fp16 train_iters=8 lr_decay_style=linear load=latest global_batch_size=4
+rates=$(column N skipped_iterations | awk '{
+    for (i = 1; i <= NF; i++) { printf "%.12g ", 0.01 * (9 - i + skipped) / 8; skipped += $i }
+    exit !(skipped > 1 && skipped < 5) }') || fail "skipped: $(column N skipped_iterations)"
+is "rates with skipped steps" "$(column N learning_rate)" "$rates"
+
 # the command at the end goes on: with the key that the command line takes away, beyond what is done, and from where
 # the weights came
 run save=J train_iters=null train_samples=6
