@@ -183,6 +183,9 @@ static void refuse(const In *in, const HfFamily *f)
         because(in->why, "quantization_config");
     if (!f->gpt2 && real(in, "partial_rotary_factor", 1) != 1)
         because(in->why, "partial_rotary_factor %g", real(in, "partial_rotary_factor", 1));
+    double embedding = real(in, "embd_pdrop", 0.1), rest = real(in, "resid_pdrop", 0.1);
+    if (f->gpt2 && embedding != rest)      /* hidden_dropout is both */
+        because(in->why, "embd_pdrop %g beside resid_pdrop %g", embedding, rest);
 }
 
 /* The window of every layer; 0: none. Refuses a model whose layers differ. */

@@ -365,6 +365,9 @@ static void refusals(void)
         {"gpt2", "{\"reorder_and_upcast_attn\": true}", "reorder_and_upcast_attn"},
         {"gpt2", "{\"scale_attn_weights\": false}", "scale_attn_weights"},
         {"gpt2", "{\"add_cross_attention\": true}", "add_cross_attention"},
+        {"gpt2", "{\"embd_pdrop\": 0.3}", "embd_pdrop 0.3 beside resid_pdrop 0"},
+        {"gpt2", "{\"resid_pdrop\": 0.3, \"embd_pdrop\": \"ABSENT\"}",
+         "embd_pdrop 0.1 beside resid_pdrop 0.3"},
         {"llama", "{\"quantization_config\": {\"bits\": 4}}", "quantization_config"},
         {"qwen2",
          "{\"use_sliding_window\": true, \"sliding_window\": 8, \"max_window_layers\": 1, \"layer_types\": "
