@@ -7,6 +7,13 @@
 
 /* Largest number of a format. */
 static inline float fp8_largest(Fp8Format f) { return f == E4M3 ? 448 : 57344; }
+/* Returns the scale that makes a magnitude, finite and above 0, a format's largest number. Below 1e-34 the
+ * quotient may be infinite; the scale is then the largest float. */
+BOTH_SIDES float fp8_scale(float largest, float magnitude)
+{
+    const float most = 3.40282346638528859812e38f, scale = largest / magnitude;
+    return scale < most ? scale : most;
+}
 
 /* ---- scales of blocks: their inverses are 2^(e - 127), or NaN for e 255, as E8M0 stores them ---- */
 

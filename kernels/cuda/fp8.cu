@@ -108,7 +108,7 @@ k_fp8_amax(Fp8Scale *s, const From from, int64_t rows, int64_t eights)
  * finite. */
 __device__ __forceinline__ float scale_for(uint32_t amax, float largest)
 {
-    return amax == 0 || amax >= 0x7f800000u ? 1.0f : largest / bits_float(amax);
+    return amax == 0 || amax >= 0x7f800000u ? 1.0f : fp8_scale(largest, bits_float(amax));
 }
 
 /* Casts one tile of each part a block: tile (blockIdx.x / column tiles, blockIdx.x % column tiles). If x is
@@ -457,7 +457,7 @@ __global__ void __launch_bounds__(THREADS) k_fp8_next(Fp8Scale *all, int length)
         s->history[0] = bits_float(s->seen);
         s->seen = 0;
         if (top > 0 && top < 0x7f800000u)
-            s->scale = s->largest / bits_float(top);
+            s->scale = fp8_scale(s->largest, bits_float(top));
     }
 }
 

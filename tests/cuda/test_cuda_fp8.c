@@ -288,7 +288,8 @@ static void test_fp8_twin(void)
         Fp8Format f = draw(&s, 2) ? E5M2 : E4M3;
         Dtype t = draw(&s, 2) ? F16 : BF16;
         int delayed = (int)draw(&s, 2);
-        Eight e = eight_open(rows, cols, t, 10 * s, ldexp(1, (int)draw(&s, 18) - 12), f, 1);
+        int small = i % 8 == 3 && t == BF16;       /* the quotient that is its scale is infinite */
+        Eight e = eight_open(rows, cols, t, 10 * s, ldexp(1, small ? -126 : (int)draw(&s, 18) - 12), f, 1);
         if (i % 8 == 7)
             put(e.x.host.p, 0, t, i % 16 == 7 ? INFINITY : NAN);
         gpu.put(&gpu, e.x.dev_base, e.x.base, e.x.bytes);

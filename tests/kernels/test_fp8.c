@@ -118,6 +118,29 @@ static void scales(Device *d, int recent)
     CHECK(all[0].scale == 0 && all[0].history[0] == 0, "a scale that nothing was cast with has changed");
 }
 
+/* Magnitudes so small that the quotient of the format's largest number and them is infinite: zeros stay
+ * zeros, and the next scale is a finite number. */
+static void small_scales(Device *d, Fp8Format f, Fp8Scaling scaling)
+{
+    enum { N = 16 };
+    static uint16_t x[N * N];
+    static uint8_t y[N * N], yt[N * N];
+    Fp8Scale s = {0};
+    int wrong = 0;
+    for (int i = 0; i < N * N; i++)
+        put(x, i, BF16, i % 3 ? 0 : ldexp(1 + i % 5, -127));
+    for (int step = 0; step < 2; step++) {
+        d->fp8_cast(d, y, yt, mat(x, N, N, BF16), &s, f, scaling);
+        d->fp8_next(d, &s, 1, 1, 1);
+    }
+    for (int i = 0; i < N * N; i++) {
+        double want = get(x, i, BF16);
+        wrong += !(fabs(value(y[i], f) * s.inverse - want) <= 0.0625 * fabs(want) * (f == E5M2 ? 2 : 1));
+    }
+    CHECK(!wrong && isfinite(s.scale) && s.inverse > 0, "E%dM%d: %d wrong, scale %g, its inverse %g",
+          f == E4M3 ? 4 : 5, f == E4M3 ? 3 : 2, wrong, s.scale, s.inverse);
+}
+
 /* ---- blocks ---- */
 
 /* The inverse scale of element (r, c) of a matrix [rows, cols], whose scales begin at `from`, by what the
@@ -406,6 +429,8 @@ int main(int argc, char **argv)
             blocks_product(&d, 33, 48, 2064, FP8_SQUARES, BF16, 0);
             scales(&d, 0);
             scales(&d, 1);
+            for (int k = 0; k < 4; k++)
+                small_scales(&d, formats[k & 1], scalings[k >> 1]);
             product(&d, 1, 16, 16, E4M3, F32, 0);
             product(&d, 45, 112, 80, E5M2, BF16, 0);
             product(&d, 112, 80, 48, E5M2, F32, 1);

@@ -229,7 +229,7 @@ static void run(CastJob j, Fp8Scaling scaling)
         pool_run(j.d->pool, amax_item, &j, work_items(j.x));
         memcpy(&amax, &s->amax, 4);
         finite = s->amax < 0x7f800000;
-        j.scale = s->amax && finite ? fp8_largest(j.format) / amax : 1;
+        j.scale = s->amax && finite ? fp8_scale(fp8_largest(j.format), amax) : 1;
     }
     s->largest = fp8_largest(j.format);
     s->inverse = finite ? 1 / j.scale : NAN;       /* E4M3 has no infinity */
@@ -291,6 +291,6 @@ void FN(cpu_fp8_next)(Device *d, Fp8Scale *s, int64_t n, int64_t length, int mos
         s->seen = 0;
         memcpy(&largest, &top, 4);
         if (top > 0 && top < 0x7f800000)
-            s->scale = s->largest / largest;
+            s->scale = fp8_scale(s->largest, largest);
     }
 }
