@@ -43,20 +43,22 @@ typedef struct {
 } Plan;
 
 /* Fills p->memory. Ranks of one pipeline stage need the same memory, apart from the buffers of
- * asynchronous saves: with these every rank is asked. */
+ * asynchronous saves: with these every rank takes its memory, but only the first one of a stage runs the
+ * lists. */
 static void ask_ranks(Plan *p)
 {
     const Config *c = p->cfg;
     int stages = (int)c->pipeline_model_parallel_size, *known = xcalloc((size_t)stages, sizeof *known);
+    RunPeaks *peaks = xcalloc((size_t)stages, sizeof *peaks);
     p->memory = xcalloc((size_t)c->world, sizeof *p->memory);
     p->first = xcalloc((size_t)stages, sizeof *p->first);
     for (int rank = 0; rank < c->world; rank++) {
-        int stage = run_index(c, rank, AXIS_PP);
-        if (known[stage] && !c->async_save) {
+        int stage = run_index(c, rank, AXIS_PP), first = !known[stage];
+        if (!first && !c->async_save) {
             p->memory[rank] = p->memory[known[stage] - 1];
             continue;
         }
-        p->first[stage] = known[stage] ? p->first[stage] : rank;
+        p->first[stage] = first ? rank : p->first[stage];
         known[stage] = rank + 1;
         if (p->machine && !c->async_save) {        /* the prediction has asked already */
             p->memory[rank] = p->will.memory[stage];
@@ -65,13 +67,16 @@ static void ask_ranks(Plan *p)
         Run r;
         run_plan_over(&r, c, RUN_TRAIN, 0, rank,
                       &(Rehearsal){.lists = &p->lists, .apart = p->machine && !p->machine->shared,
-                                   .fp8_recast = p->will.fp8_recast, .logits_rows = p->will.logits_rows});
+                                   .fp8_recast = p->will.fp8_recast, .logits_rows = p->will.logits_rows,
+                                   .peaks = first ? NULL : &peaks[stage]});
         p->memory[rank] = r.plan.memory;
+        peaks[stage] = run_plan_peaks(&r);
         for (int a = 0; a < AXES; a++)
             if (r.plan.traffic[a].bytes > p->most[a].bytes)
                 p->most[a] = r.plan.traffic[a];
         run_plan_close(&r);
     }
+    free(peaks);
     free(known);
 }
 

@@ -345,7 +345,7 @@ Walk *walk(Prediction *out, const Config *c, const Machine *m, const StepLists *
     out->walks += !known || !known->done;
     run_plan_over(&r, c, RUN_TRAIN, 0, run_first(c, AXIS_PP, rank), &over);
     if (known && !known->done) {
-        known->peaks = (RunPeaks){r.plan.trained, r.plan.bytes, r.plan.workspace};
+        known->peaks = run_plan_peaks(&r);
         known->done = 1;
     }
     w->need = r.plan.memory.total + r.plan.memory.reserve;

@@ -267,7 +267,7 @@ void step_lists_close(StepLists *l);
 
 /* Sizes that a rehearsal has found, as in RunPlan. They are the same on ranks whose stages hold the same and
  * have the same neighbours on the rank, and whose lists differ in their order only. */
-typedef struct { ModelBytes trained, bytes; int64_t workspace; } RunPeaks;
+typedef struct { ModelBytes trained, bytes; int64_t workspace; Traffic traffic[AXES]; } RunPeaks;
 
 /* What a plan runs over in place of the device and the groups that only count. */
 typedef struct {
@@ -279,9 +279,11 @@ typedef struct {
     int apart;                     /* bool: the device has its own memory, whatever `device` says */
     int fp8_recast;                /* as in RunPlan */
     int64_t logits_rows;           /* as in RunPlan, at most; 0: as many as run_logits_rows says */
-    const RunPeaks *peaks;         /* known, so that `step` need not run the layers; NULL: found here */
+    const RunPeaks *peaks;         /* known, so that `step` need not run the layers, and without a `step`
+                                      no list is run; NULL: found here */
 } Rehearsal;
 void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank, const Rehearsal *over);
+RunPeaks run_plan_peaks(const Run *r);      /* what the plan's rehearsal has found */
 
 /* A rank whose optional memory is chosen (room.c): its plan, for a device with limited memory.
  *   bytes   in      of the device that the rank may take

@@ -3,6 +3,7 @@
 #include "memory_copies.h"
 #include "run_layout.h"
 #include <stdlib.h>
+#include <string.h>
 
 GridSpec run_spec(const Config *c)
 {
@@ -262,8 +263,9 @@ static int64_t data_bytes(Run *r, const ModelBytes *b, int forward)
 static void rehearse(Run *r, const Rehearsal *over)
 {
     const Config *c = r->cfg;
+    int same = over->peaks && !over->step;     /* all is known */
     r->stage.note = NULL;
-    for (int i = 0; i < c->batch_steps; i++) {
+    for (int i = 0; i < c->batch_steps && !same; i++) {
         Traffic before[AXES];
         run_traffic(&r->grid, before);
         if (r->use != RUN_FORWARD && over->step && i == c->batch_steps - 1)
@@ -275,6 +277,8 @@ static void rehearse(Run *r, const Rehearsal *over)
             r->plan.traffic[a] =
                 (Traffic){r->plan.traffic[a].ops - before[a].ops, r->plan.traffic[a].bytes - before[a].bytes};
     }
+    if (same)
+        memcpy(r->plan.traffic, over->peaks->traffic, sizeof r->plan.traffic);
     r->plan.trained = over->peaks ? over->peaks->trained : model_peaks(&r->model);
     for (int i = 0; i < c->batch_steps && !over->peaks; i++)
         step_forward(r, &r->plan.lists[i].forward, c->micro_batch_size, c->seq_length, 1);
@@ -324,6 +328,13 @@ void run_plan_over(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int
     run_table_open(r);
     lists_open(r, over->lists);
     count(r, over);
+}
+
+RunPeaks run_plan_peaks(const Run *r)
+{
+    RunPeaks p = {.trained = r->plan.trained, .bytes = r->plan.bytes, .workspace = r->plan.workspace};
+    memcpy(p.traffic, r->plan.traffic, sizeof p.traffic);
+    return p;
 }
 
 void run_plan(Run *r, const Config *cfg, RunUse use, int64_t kv_length, int rank)
