@@ -373,10 +373,14 @@ void corpus_close(Corpus *c)
 
 int corpus_unchanged(const Corpus *c, char **why)
 {
-    for (int i = 0; i < c->files; i++)
-        if (!token_unchanged(&c->file[i], why))
+    for (int i = 0; i < c->files; i++) {
+        if (!c->file[i].read)
+            continue;
+        c->file[i].read = 0;
+        if (!token_unchanged(&c->file[i], why) || !token_unchanged(&c->index, why))
             return 0;
-    return token_unchanged(&c->index, why);
+    }
+    return 1;
 }
 
 /* ---- windows ---- */
@@ -442,9 +446,10 @@ static void widen(int32_t *out, const void *raw, int64_t n, TokenType type)
 
 int corpus_read(const Corpus *c, int file, int64_t token, int64_t n, int32_t *out, char **why)
 {
-    const TokenFile *f = &c->file[file];
+    TokenFile *f = &c->file[file];
     int64_t width = type_bytes(f->type), room;
     char raw[16384];
+    f->read = 1;
     for (room = (int64_t)sizeof raw / width; n > 0; n -= room, token += room, out += room) {
         room = n < room ? n : room;
         if (!token_bytes(f, raw, f->start + width * token, width * room, why))

@@ -30,6 +30,7 @@ typedef struct {
     int64_t size, changed;      /* bytes; time of the last change in ns: both at the time of opening */
     int64_t start, tokens;      /* byte offset of the first token; number of tokens */
     TokenType type;
+    _Atomic int read;           /* bool: tokens were read since corpus_unchanged looked at the file */
 } TokenFile;
 
 typedef struct {
@@ -78,7 +79,9 @@ int window_read(const Window *w, int64_t i, int64_t offset, int64_t n, int32_t *
  * file cannot be read. Thread-safe. */
 int corpus_read(const Corpus *c, int file, int64_t token, int64_t n, int32_t *out, char **why);
 
-/* Returns 0 and *why if a file was replaced, deleted, truncated or written to since it was opened. */
+/* Returns 0 and *why if a file whose tokens were read since the last call, or its .idx, was replaced,
+ * deleted, truncated or written to since it was opened. It looks at no other files: a corpus may have
+ * thousands, and a network file system answers each look with a message. */
 int corpus_unchanged(const Corpus *c, char **why);
 
 /* Reads every token; *range: least and greatest id. With vocab > 0 the first id outside of [0, vocab)

@@ -8,6 +8,7 @@
 #include "test.h"
 #include "tokenizer.h"
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -724,9 +725,45 @@ static void test_many_samples(void)
     munmap(sample, (size_t)bytes);
 }
 
+static atomic_int looks;               /* calls of fstat */
+int fstat(int fd, struct stat *s)
+{
+    looks++;
+    return fstatat(fd, "", s, AT_EMPTY_PATH);
+}
+
+/* A batch looks at the files that it has been read from, not at all shards of a corpus: on a network file
+ * system each look is a message. */
+static void test_many_files(void)
+{
+    enum { FILES = 300, BATCHES = 40, READ = 2 * 2 };      /* READ: most files that a batch is read from */
+    char *pattern = in_work("shard*");
+    char *spec = xasprintf("raw:%s", pattern);
+    const char *path = spec;
+    uint16_t text[100] = {0};
+    for (int i = 0; i < FILES; i++) {
+        char *file = xasprintf("%s/shard%d", work, i);
+        put_file(file, text, sizeof text);
+        free(file);
+    }
+    Config cfg = config(&path, 1);
+    cfg.tokenizer_type = TOKENIZER_TYPE_NONE;
+    Loader *l = open_whole(&cfg, 2 * BATCHES, 0, 1);
+    loader_get(l, 0, 2);               /* opening has read from all files */
+    looks = 0;
+    for (int64_t i = 1; i < BATCHES; i++)
+        loader_get(l, 2 * i, 2);
+    loader_close(l);
+    CHECK(looks >= BATCHES - 4 && looks <= BATCHES * READ, "%d looks at files for %d batches", looks,
+          BATCHES);
+    free(spec);
+    free(pattern);
+}
+
 int main(void)
 {
     work_open();
+    test_many_files();
     test_many_samples();
     test_goldens();
     test_format();
