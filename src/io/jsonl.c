@@ -1,6 +1,7 @@
 /* jsonl -- files of JSON lines: each line parsed, or one string field found without building a tree */
 #define _GNU_SOURCE
 #include "jsonl.h"
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -278,32 +279,77 @@ static int field(Scan *s, const char *key, char *out, int64_t *length)
     return (*length = string(s, out)) >= 0;
 }
 
+/* Reads the outermost object, each field by read(s, ctx), which is at its name. Returns 0 if it is none in
+ * valid JSON. */
+static int object(Scan *s, int (*read)(Scan *s, void *ctx), void *ctx)
+{
+    space(s);
+    int ok = expect(s, '{', "something other than a JSON object"), more = ok;
+    space(s);
+    if (ok && s->p < s->end && *s->p == '}') {
+        s->p++;
+        more = 0;
+    }
+    while (more && (ok = read(s, ctx))) {
+        space(s);
+        more = s->p < s->end && *s->p == ',';
+        if (more)
+            s->p++;
+        else
+            ok = expect(s, '}', UNCLOSED);
+    }
+    space(s);
+    return ok && s->p < s->end ? bad(s, "something after the object") : ok;
+}
+
+typedef struct { const char *key; char *out; int64_t length; } Text;
+
+static int text_field(Scan *s, void *ctx)
+{
+    Text *t = ctx;
+    return field(s, t->key, t->out, &t->length);
+}
+
 int64_t jsonl_text(const char *line, int64_t bytes, const char *key, char *out, const char **what)
 {
     Scan s = {(const unsigned char *)line, (const unsigned char *)line + bytes, NULL};
-    int64_t length = -1;
-    space(&s);
-    int ok = expect(&s, '{', "something other than a JSON object"), more = ok;
-    space(&s);
-    if (ok && s.p < s.end && *s.p == '}') {
-        s.p++;
-        more = 0;
-    }
-    while (more && (ok = field(&s, key, out, &length))) {
-        space(&s);
-        more = s.p < s.end && *s.p == ',';
-        if (more)
-            s.p++;
-        else
-            ok = expect(&s, '}', UNCLOSED);
-    }
-    space(&s);
-    if (ok && s.p < s.end)
-        ok = bad(&s, "something after the object");
-    if (ok && length < 0)
+    Text t = {key, out, -1};
+    int ok = object(&s, text_field, &t);
+    if (ok && t.length < 0)
         ok = bad(&s, "no text field");
     *what = s.what;
-    return ok ? length : -1;
+    return ok ? t.length : -1;
+}
+
+typedef struct { int n; const char *const *key; double *value; } Numbers;
+
+static int number_field(Scan *s, void *ctx)
+{
+    const Numbers *k = ctx;
+    space(s);
+    if (!expect(s, '"', "a field without a name in quotes"))
+        return 0;
+    const char *name = (const char *)s->p;
+    int64_t length = string(s, NULL);
+    space(s);
+    if (length < 0 || !expect(s, ':', "a field without ':'"))
+        return 0;
+    space(s);
+    const char *at = (const char *)s->p;
+    if (!value(s, 1) || s->p == s->end)
+        return bad(s, UNCLOSED);
+    for (int i = 0; i < k->n && (*at == '-' || (*at >= '0' && *at <= '9')); i++)
+        if (!strncmp(name, k->key[i], (size_t)length) && !k->key[i][length])
+            k->value[i] = strtod(at, NULL);
+    return 1;
+}
+
+int jsonl_numbers(const char *line, int64_t bytes, int n, const char *const *key, double *value)
+{
+    Scan s = {(const unsigned char *)line, (const unsigned char *)line + bytes, NULL};
+    for (int i = 0; i < n; i++)
+        value[i] = NAN;
+    return object(&s, number_field, &(Numbers){n, key, value});
 }
 
 int jsonl_each(const char *path, JsonlEach *each, void *ctx)

@@ -3,6 +3,7 @@
 #include "about.h"
 #include "console.h"
 #include "json_number.h"
+#include "jsonl.h"
 #include "rank_log.h"
 #include "routers.h"
 #include <errno.h>
@@ -124,40 +125,62 @@ static void eval_over_samples(Log *l, int64_t samples, double loss)
 
 #define REPEATED 1000          /* steps, as many as TensorBoard shows of a curve */
 
+/* What every line of metrics.jsonl is read for; NAN: the line has no such number. A long run has a million
+ * lines, and few of them are parsed. */
+enum { LINE_ITERATION, LINE_SAMPLES, LINE_LOSS, LINE_MS, LINE_GOODPUT, LINE_COUNTS };
+typedef struct {
+    const char *key[LINE_COUNTS + METRIC_COUNT];
+    double v[LINE_COUNTS + METRIC_COUNT];      /* from LINE_COUNTS on: of the COUNT rows */
+    int n, row[METRIC_COUNT];                  /* row: metrics of the COUNT rows */
+    const char *text;                          /* [bytes] the line */
+    size_t bytes;
+} Line;
+
+static Line line_keys(void)
+{
+    Line k = {.key = {"iteration", "consumed_samples", "valid_loss", "elapsed_ms", "goodput"},
+              .n = LINE_COUNTS};
+    for (int i = 0; i < METRIC_COUNT; i++)
+        if (metric_defs[i].steps == STEPS_COUNT) {
+            k.row[k.n - LINE_COUNTS] = i;
+            k.key[k.n++] = metric_defs[i].name;
+        }
+    return k;
+}
+
 /* Writes the points over samples of a line of metrics.jsonl once more, of a long run those of some steps.
  * The event file of a resumed run makes TensorBoard drop whatever lies from iteration last + 1 on, and
  * TensorBoard takes samples for iterations.
  *   step  in/out  the last line of a step; its iteration is that of an evaluation behind it */
-static void repeat_over_samples(Log *l, const json_t *line, int64_t last, Metrics *step)
+static void repeat_over_samples(Log *l, const Line *k, int64_t last, Metrics *step)
 {
-    const json_t *loss = json_object_get(line, "valid_loss"),
-                 *samples = json_object_get(line, "consumed_samples");
-    int64_t iteration = json_integer_value(json_object_get(line, "iteration"));
-    if (json_is_integer(samples)) {
+    int64_t iteration = (int64_t)k->v[LINE_ITERATION];
+    if (!isnan(k->v[LINE_SAMPLES])) {
         step->iteration = iteration;
-        step->consumed_samples = json_integer_value(samples);
+        step->consumed_samples = (int64_t)k->v[LINE_SAMPLES];
         if (step->consumed_samples <= last || iteration / l->interval % (1 + last / l->interval / REPEATED))
             return;
+        json_t *line = json_loadb(k->text, k->bytes, 0, NULL);
         for (int i = 0; i < METRIC_COUNT; i++) {
             const json_t *v = json_object_get(line, metric_defs[i].name);
             int known = json_is_number(v) || metric_defs[i].type == METRIC_INT;
             metric_set(step, i, known ? json_number_value(v) : NAN);
         }
+        json_decref(line);
         step_over_samples(l, step, NAN);
-    } else if (json_is_number(loss) && step->consumed_samples > last && iteration == step->iteration) {
-        eval_over_samples(l, step->consumed_samples, json_number_value(loss));
+    } else if (!isnan(k->v[LINE_LOSS]) && step->consumed_samples > last && iteration == step->iteration) {
+        eval_over_samples(l, step->consumed_samples, k->v[LINE_LOSS]);
     }
 }
 
 /* Takes the course up to a line of metrics.jsonl, which may have been written before there was a goodput. */
-static void course_read(Course *c, const json_t *line)
+static void course_read(Course *c, const Line *k)
 {
-    const json_t *ms = json_object_get(line, "elapsed_ms");
-    int64_t iteration = json_integer_value(json_object_get(line, "iteration"));
-    double goodput = json_number_value(json_object_get(line, "goodput"));
-    if (!json_is_number(ms))
+    double ms = k->v[LINE_MS], goodput = k->v[LINE_GOODPUT];
+    if (isnan(ms) || isnan(k->v[LINE_ITERATION]))
         return;
-    c->good += 1e-3 * json_number_value(ms) * (double)(iteration - c->iteration);
+    int64_t iteration = (int64_t)k->v[LINE_ITERATION];
+    c->good += 1e-3 * ms * (double)(iteration - c->iteration);
     c->iteration = iteration;
     c->wall = goodput > 0 ? c->good / goodput : c->good;
 }
@@ -170,6 +193,7 @@ static void continue_lines(Log *l, const LogStart *s)
     int64_t size, kept = 0, last = s->resume_iteration;
     Course course = l->course = (Course){.iteration = about_began(l->dir, last)};
     Metrics step = {0};
+    Line k = line_keys();
     if (faccessat(l->dir, "metrics.jsonl", F_OK, 0)) {
         l->counted.skipped_iterations = (double)s->skipped;
         l->counted.nan_iterations = (double)s->nans;
@@ -179,20 +203,21 @@ static void continue_lines(Log *l, const LogStart *s)
     for (char *p = text, *end; p && p < text + size; p = end) {
         char *newline = memchr(p, '\n', (size_t)(text + size - p));
         end = newline ? newline + 1 : text + size;
-        json_t *o = newline ? json_loadb(p, (size_t)(end - p), 0, NULL) : NULL;
-        json_t *iteration = json_object_get(o, "iteration");
-        course_read(&course, o);
-        if (json_is_integer(iteration) && json_integer_value(iteration) <= last) {
-            l->course = course;
-            repeat_over_samples(l, o, last, &step);
-            for (int i = 0; i < METRIC_COUNT; i++)
-                if (metric_defs[i].steps == STEPS_COUNT)
-                    metric_set(&l->counted, i, metric_get(&l->counted, i) +
-                               json_number_value(json_object_get(o, metric_defs[i].name)));
-            memmove(text + kept, p, (size_t)(end - p));
-            kept += end - p;
+        k.text = p;
+        k.bytes = (size_t)(end - p);
+        if (!newline || !jsonl_numbers(p, end - p, k.n, k.key, k.v))
+            continue;
+        course_read(&course, &k);
+        if (!(k.v[LINE_ITERATION] <= (double)last) || k.v[LINE_ITERATION] != rint(k.v[LINE_ITERATION]))
+            continue;
+        l->course = course;
+        repeat_over_samples(l, &k, last, &step);
+        for (int i = LINE_COUNTS; i < k.n; i++) {
+            int row = k.row[i - LINE_COUNTS];
+            metric_set(&l->counted, row, metric_get(&l->counted, row) + (isnan(k.v[i]) ? 0 : k.v[i]));
         }
-        json_decref(o);
+        memmove(text + kept, p, k.bytes);
+        kept += end - p;
     }
     if (!text || (kept < size && !file_replace(l->dir, "metrics.jsonl", text, kept, why)))
         die(EXIT_RESOURCE, "log", "cannot continue %s/metrics.jsonl: %s; change: free space, or make the run "

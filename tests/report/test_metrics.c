@@ -11,6 +11,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 
 /* ---- The table ---- */
 
@@ -603,9 +604,45 @@ static void test_bad_world(void)
     close(ends[1]);
 }
 
+/* A resume parses few lines of a long run: it takes less than half of the time that all of them would. */
+static void test_long_resume(void)
+{
+    enum { LINES = 12000 };
+    char *dir = new_dir("long"), *path = path_of(dir, "metrics.jsonl");
+    int saved = redirect(open("/dev/null", O_WRONLY));
+    Log *l = open_log(dir, 0, 1);
+    Metrics one = step_at(1);
+    log_step(l, &one);
+    log_close(l, "finished");
+    char *line = slurp(dir, "metrics.jsonl", NULL);
+    static const char head[] = "{\"iteration\": 1";
+    CHECK(!strncmp(line, head, strlen(head)), "%s", line);
+    FILE *f = fopen(path, "we");
+    for (int i = 1; i <= LINES; i++)
+        fprintf(f, "{\"iteration\": %d%s", i, line + strlen(head));
+    fclose(f);
+    clock_t start = clock();
+    json_t *all = read_lines(dir);
+    clock_t parsed = clock() - start;
+    start = clock();
+    l = open_log(dir, LINES - 1, LINES);
+    clock_t took = clock() - start;
+    log_close(l, "finished");
+    put_back(saved);
+    CHECK(took < parsed / 2, "%ld ticks to resume, %ld to parse all %d lines", took, parsed, LINES);
+    json_decref(all);
+    all = read_lines(dir);
+    CHECK(json_array_size(all) == LINES - 1, "%zu lines are left", json_array_size(all));
+    json_decref(all);
+    free(line);
+    free(path);
+    free(dir);
+}
+
 int main(void)
 {
     run_dir_open("metrics");
+    test_long_resume();
     test_table();
     test_memory();
     test_progress_line();
