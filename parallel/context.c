@@ -45,12 +45,12 @@ static void append(Positions *r, int64_t start, int64_t n, int64_t row)
 Positions context_positions(int64_t positions, int64_t batch, int size, int first, int count)
 {
     Positions r = {.stride = positions / size};
-    for (int64_t chunk = 0; chunk < 2 * size; chunk++) {
-        int64_t member = (chunk < size ? chunk : 2 * size - 1 - chunk) - first;
+    for (int64_t i = 0; i < 2 * count; i++) {      /* the members' chunks, in order */
+        int64_t member = i < count ? i : 2 * count - 1 - i,
+                chunk = i < count ? first + member : 2 * size - 1 - first - member;
         int64_t start = positions * chunk / (2 * size), end = positions * (chunk + 1) / (2 * size);
-        int64_t row = chunk < size ? 0 : r.stride - (end - start);
-        if (member >= 0 && member < count)
-            append(&r, start, end - start, member * batch * r.stride + row);
+        int64_t row = i < count ? 0 : r.stride - (end - start);
+        append(&r, start, end - start, member * batch * r.stride + row);
     }
     return r;
 }

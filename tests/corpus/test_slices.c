@@ -8,6 +8,7 @@
 #include "test.h"
 #include <pthread.h>
 #include <sys/syscall.h>
+#include <time.h>
 
 enum { S = 64, TOKENS = 4096, STEPS = 3, BATCH = 2, SAMPLES = STEPS * BATCH };
 
@@ -144,10 +145,29 @@ static void check(const char *corpus, int flags, int cp)
         CHECK(counts[t] == SAMPLES, "cp %d: position %d is on %d ranks", cp, t, counts[t] / SAMPLES);
 }
 
+/* Seconds of a thread to find a rank's positions some thousand times. */
+static double seconds(int ranks)
+{
+    clock_t start = clock();
+    for (int i = 0; i < 20000; i++)
+        CHECK(context_positions(1 << 24, 1, ranks, i % ranks, 1).count == 1 + ((i + 1) % ranks != 0),
+              "rank %d of %d", i % ranks, ranks);
+    return (double)(clock() - start) / CLOCKS_PER_SEC;
+}
+
+/* Attention finds the positions of other ranks once for each of them, in every layer: that must not take as
+ * many steps again. */
+static void check_many_ranks(void)
+{
+    double few = seconds(4), many = seconds(1024);
+    CHECK(many < 8 * few, "%g s for 1,024 ranks, %g s for 4", many, few);
+}
+
 int main(void)
 {
     static const int each[] = {1, 3, 11, 1000};
     work_open();
+    check_many_ranks();
     for (int e = 0; e < 4; e++) {
         char *file = in_work("stream.bin"), *spec = xasprintf("raw:%s", file);
         put_corpus(file, each[e]);
