@@ -449,13 +449,13 @@ int corpus_read(const Corpus *c, int file, int64_t token, int64_t n, int32_t *ou
     TokenFile *f = &c->file[file];
     int64_t width = type_bytes(f->type), room;
     char raw[16384];
-    f->read = 1;
     for (room = (int64_t)sizeof raw / width; n > 0; n -= room, token += room, out += room) {
         room = n < room ? n : room;
         if (!token_bytes(f, raw, f->start + width * token, width * room, why))
             return 0;
         widen(out, raw, room, f->type);
     }
+    f->read = 1;               /* behind the reads: what a thread saw before them says nothing of them */
     return 1;
 }
 
