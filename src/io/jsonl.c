@@ -336,11 +336,14 @@ static int number_field(Scan *s, void *ctx)
         return 0;
     space(s);
     const char *at = (const char *)s->p;
-    if (!value(s, 1) || s->p == s->end)
+    if (!value(s, 1))
+        return 0;
+    space(s);
+    if (s->p == s->end || (*s->p != ',' && *s->p != '}'))      /* strtod reads up to there */
         return bad(s, UNCLOSED);
-    for (int i = 0; i < k->n && (*at == '-' || (*at >= '0' && *at <= '9')); i++)
+    for (int i = 0; i < k->n; i++)
         if (!strncmp(name, k->key[i], (size_t)length) && !k->key[i][length])
-            k->value[i] = strtod(at, NULL);
+            k->value[i] = *at == '-' || (*at >= '0' && *at <= '9') ? strtod(at, NULL) : NAN;
     return 1;
 }
 

@@ -21,12 +21,13 @@ int jsonl_each(const char *path, JsonlEach *each, void *ctx);
  * or if the field is missing, stands there twice or is no string. */
 int64_t jsonl_text(const char *line, int64_t bytes, const char *key, char *out, const char **what);
 
-/* Reads numbers of one JSON object. Checks the whole line, as jsonl_text, and builds no tree: that takes
- * some times as long.
+/* Reads numbers of one JSON object. Checks the whole line, as jsonl_text, and builds no tree, which takes
+ * several times as long.
  *
  *   line   in   [bytes]  one JSON object
- *   key    in   [n]      names of fields
- *   value  out  [n]      their numbers; NAN where a field is missing or is no number
+ *   key    in   [n]      names of fields, found where they are written without escapes
+ *   value  out  [n]      their numbers, of a name that stands there twice the last; NAN where a field is
+ *                        missing or is no number
  *
  * Returns 0 if the line is no object in valid JSON and UTF-8. */
 int jsonl_numbers(const char *line, int64_t bytes, int n, const char *const *key, double *value);

@@ -148,16 +148,19 @@ static Line line_keys(void)
     return k;
 }
 
+/* A number of a line as an integer; -1: none, or not one that a run writes. */
+static int64_t whole(double x) { return x >= 0 && x < 0x1p53 && x == rint(x) ? (int64_t)x : -1; }
+
 /* Writes the points over samples of a line of metrics.jsonl once more, of a long run those of some steps.
  * The event file of a resumed run makes TensorBoard drop whatever lies from iteration last + 1 on, and
  * TensorBoard takes samples for iterations.
  *   step  in/out  the last line of a step; its iteration is that of an evaluation behind it */
 static void repeat_over_samples(Log *l, const Line *k, int64_t last, Metrics *step)
 {
-    int64_t iteration = (int64_t)k->v[LINE_ITERATION];
-    if (!isnan(k->v[LINE_SAMPLES])) {
+    int64_t iteration = whole(k->v[LINE_ITERATION]), samples = whole(k->v[LINE_SAMPLES]);
+    if (samples >= 0) {
         step->iteration = iteration;
-        step->consumed_samples = (int64_t)k->v[LINE_SAMPLES];
+        step->consumed_samples = samples;
         if (step->consumed_samples <= last || iteration / l->interval % (1 + last / l->interval / REPEATED))
             return;
         json_t *line = json_loadb(k->text, k->bytes, 0, NULL);
@@ -177,9 +180,9 @@ static void repeat_over_samples(Log *l, const Line *k, int64_t last, Metrics *st
 static void course_read(Course *c, const Line *k)
 {
     double ms = k->v[LINE_MS], goodput = k->v[LINE_GOODPUT];
-    if (isnan(ms) || isnan(k->v[LINE_ITERATION]))
+    int64_t iteration = whole(k->v[LINE_ITERATION]);
+    if (isnan(ms) || iteration < 0)
         return;
-    int64_t iteration = (int64_t)k->v[LINE_ITERATION];
     c->good += 1e-3 * ms * (double)(iteration - c->iteration);
     c->iteration = iteration;
     c->wall = goodput > 0 ? c->good / goodput : c->good;
@@ -208,7 +211,8 @@ static void continue_lines(Log *l, const LogStart *s)
         if (!newline || !jsonl_numbers(p, end - p, k.n, k.key, k.v))
             continue;
         course_read(&course, &k);
-        if (!(k.v[LINE_ITERATION] <= (double)last) || k.v[LINE_ITERATION] != rint(k.v[LINE_ITERATION]))
+        int64_t iteration = whole(k.v[LINE_ITERATION]);
+        if (iteration < 0 || iteration > last)
             continue;
         l->course = course;
         repeat_over_samples(l, &k, last, &step);

@@ -11,7 +11,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <time.h>
 
 /* ---- The table ---- */
 
@@ -604,7 +603,18 @@ static void test_bad_world(void)
     close(ends[1]);
 }
 
-/* A resume parses few lines of a long run: it takes less than half of the time that all of them would. */
+static int parsed;             /* calls of json_loadb */
+
+json_t *json_loadb(const char *text, size_t n, size_t flags, json_error_t *error)
+{
+    char *copy = xasprintf("%.*s", (int)n, text);
+    json_t *j = json_loads(copy, flags, error);
+    free(copy);
+    parsed++;
+    return j;
+}
+
+/* A resume parses those lines of a long run that it repeats, a thousand, and not all. */
 static void test_long_resume(void)
 {
     enum { LINES = 12000 };
@@ -612,6 +622,7 @@ static void test_long_resume(void)
     int saved = redirect(open("/dev/null", O_WRONLY));
     Log *l = open_log(dir, 0, 1);
     Metrics one = step_at(1);
+    one.consumed_samples = 2 * LINES;  /* more than there are iterations: then a line is repeated */
     log_step(l, &one);
     log_close(l, "finished");
     char *line = slurp(dir, "metrics.jsonl", NULL);
@@ -620,18 +631,14 @@ static void test_long_resume(void)
     FILE *f = fopen(path, "we");
     for (int i = 1; i <= LINES; i++)
         fprintf(f, "{\"iteration\": %d%s", i, line + strlen(head));
+    fputs("{\"iteration\": -1e300, \"consumed_samples\": 1e300, \"elapsed_ms\": 1}\n", f);      /* no run's */
     fclose(f);
-    clock_t start = clock();
-    json_t *all = read_lines(dir);
-    clock_t parsed = clock() - start;
-    start = clock();
+    parsed = 0;
     l = open_log(dir, LINES - 1, LINES);
-    clock_t took = clock() - start;
     log_close(l, "finished");
     put_back(saved);
-    CHECK(took < parsed / 2, "%ld ticks to resume, %ld to parse all %d lines", took, parsed, LINES);
-    json_decref(all);
-    all = read_lines(dir);
+    CHECK(parsed > 0 && parsed < LINES / 10, "%d of %d lines are parsed", parsed, LINES);
+    json_t *all = read_lines(dir);
     CHECK(json_array_size(all) == LINES - 1, "%zu lines are left", json_array_size(all));
     json_decref(all);
     free(line);
