@@ -1,6 +1,6 @@
 #!/bin/sh
 # tests/kernels/aarch64.sh -- the tests of operations, built by a cross compiler for Arm and run under emulation: NEON,
-# and SVE with vectors of 256 bits; FEW (tests/ops.h) leaves out what would take minutes. 77: no such compiler or no emulator here.
+# and SVE with vectors of 256 bits; FEW (tests/test.h) leaves out what would take minutes. 77: no such compiler or no emulator here.
 set -u
 cc=${AARCH64_CC:-aarch64-linux-gnu-gcc} bad=0
 for tool in "$cc" qemu-aarch64; do

@@ -20,5 +20,6 @@ plan num_layers=1000 --explain --machine configs/machines/h100.yaml
 plan recompute_granularity=full recompute_method=uniform recompute_num_layers=1
 plan --world 16 pipeline_model_parallel_size=4 pipeline_balance=cost
 plan device=cuda params_dtype=bf16 optimizer_cpu_offload=true
-# with asynchronous saves each of 512 ranks is asked, but one of them runs the 256 microbatches: 0.3 s, not 35
-(ulimit -t 15 && plan --world 512 num_layers=40 global_batch_size=131072 async_save=true)
+# with asynchronous saves each of 1,024 ranks is asked, but only one runs the 4,096 microbatches, in a second; all would
+# exceed the row's limit
+plan --world 1024 num_layers=40 global_batch_size=4194304 async_save=true
