@@ -42,25 +42,26 @@ typedef struct {
     Prediction will;
 } Plan;
 
-/* Fills p->memory. Ranks of one pipeline stage need the same memory, apart from the buffers of
- * asynchronous saves: with these every rank takes its memory, but only the first one of a stage runs the
- * lists. */
+/* Fills p->memory. Ranks of one pipeline stage need the same memory, apart from the buffers of asynchronous
+ * saves and of saves to memory: with these every rank takes its memory, but only the first one of a stage
+ * runs the lists. */
 static void ask_ranks(Plan *p)
 {
     const Config *c = p->cfg;
-    int stages = (int)c->pipeline_model_parallel_size, *known = xcalloc((size_t)stages, sizeof *known);
+    int stages = (int)c->pipeline_model_parallel_size, *known = xcalloc((size_t)stages, sizeof *known),
+        each = c->async_save || c->memory_save_interval != CFG_ABSENT;
     RunPeaks *peaks = xcalloc((size_t)stages, sizeof *peaks);
     p->memory = xcalloc((size_t)c->world, sizeof *p->memory);
     p->first = xcalloc((size_t)stages, sizeof *p->first);
     for (int rank = 0; rank < c->world; rank++) {
         int stage = run_index(c, rank, AXIS_PP), first = !known[stage];
-        if (!first && !c->async_save) {
+        if (!first && !each) {
             p->memory[rank] = p->memory[known[stage] - 1];
             continue;
         }
         p->first[stage] = first ? rank : p->first[stage];
         known[stage] = rank + 1;
-        if (p->machine && !c->async_save) {        /* the prediction has asked already */
+        if (p->machine && !each) {        /* the prediction has asked already */
             p->memory[rank] = p->will.memory[stage];
             continue;
         }
@@ -276,16 +277,17 @@ static json_t *as_json(const Plan *p)
 static void print_memory(const Plan *p)
 {
     int64_t most = 0, reserve = p->memory[0].reserve;
-    printf("memory     bytes of a rank of each pipeline stage\n  %-12s", "");
+    printf("memory     bytes of the first rank of each pipeline stage\n  %-12s", "");
     for (int s = 0; s < p->placement.p; s++)
         printf(" %15s%-3d", "stage ", s);
     printf("\n");
+    for (int rank = 0; rank < p->cfg->world; rank++)
+        most = p->memory[rank].total > most ? p->memory[rank].total : most;
     for (int i = 0; i < CATEGORIES; i++) {
         printf("  %-12s", categories[i].name);
         for (int s = 0; s < p->placement.p; s++) {
             const Memory *m = &p->memory[p->first[s]];
             printf(" %18ld", bytes_of(m, i));
-            most = m->total > most ? m->total : most;
         }
         printf("\n");
     }
