@@ -15,11 +15,12 @@ json_t *run_state(const Run *r)
     const LossScale *s = &r->opt.loss_scale;
     const RunProgress *p = &r->progress;
     json_t *j =
-        json_pack("{s:I s:I s:I s:I s:I s:I s:I s:{s:o s:I s:I} s:{s:I s:I s:I} s:s s:s}", "iteration",
+        json_pack("{s:I s:I s:I s:I s:I s:I s:I s:I s:{s:o s:I s:I} s:{s:I s:I s:I} s:s s:s}", "iteration",
                   (json_int_t)p->iteration, "consumed_samples", (json_int_t)p->consumed_samples, "updates",
                   (json_int_t)r->opt.updates, "skipped_iterations",
-                  (json_int_t)(p->skipped + r->spikes.skipped), "unscheduled_samples",
-                  (json_int_t)p->unscheduled, "nan_iterations",
+                  (json_int_t)(p->skipped + r->spikes.skipped), "unscheduled_iterations",
+                  (json_int_t)p->unscheduled.iterations, "unscheduled_samples",
+                  (json_int_t)p->unscheduled.samples, "nan_iterations",
                   (json_int_t)p->nans, "seed", (json_int_t)r->cfg->seed, "loss_scale", "scale",
                   json_number(s->scale), "good", (json_int_t)s->good, "tolerance", (json_int_t)s->tolerance,
                   "batch_sizes_since", "iteration", (json_int_t)p->batches.iteration, "samples",
@@ -78,17 +79,20 @@ static const Config *compare_config(Run *r, const json_t *state, const char *dir
     return saved;
 }
 
-/* Reads for how many samples the schedule of lr stood still; older checkpoints do not say. With other batch
- * sizes, lengths in iterations stay such: the skipped steps count as if they had been the first ones. */
+/* Reads for how long the schedule of lr stood still; older checkpoints do not say. With other batch sizes,
+ * lengths in iterations stay such: the steps of the standstill count as if they had been the first ones. */
 static void load_unscheduled(Run *r, const json_t *state, const Config *saved, const char *dir)
 {
     RunProgress *p = &r->progress;
-    int64_t most = p->consumed_samples + p->batches.moved, n = 0;
-    if (json_object_get(state, "unscheduled_samples"))
+    int64_t most = p->consumed_samples + p->batches.moved, steps = 0, n = 0;
+    if (json_object_get(state, "unscheduled_iterations")) {
+        steps = state_int(state, "unscheduled_iterations", 0, p->iteration, dir);
         n = state_int(state, "unscheduled_samples", 0, INT64_MAX, dir);
-    if (n && !config_same_batches(r->cfg, saved) && r->cfg->train_samples == CFG_ABSENT)
-        n = config_samples_after(r->cfg, p->skipped);
-    p->unscheduled = n < most ? n : most;
+    }
+    if (!config_same_batches(r->cfg, saved) && r->cfg->train_samples == CFG_ABSENT)
+        n = config_samples_after(r->cfg, steps);
+    p->unscheduled.iterations = steps;
+    p->unscheduled.samples = n < most ? n : most;
 }
 
 /* Reads how far the run was. The consumed samples must be those that the batch sizes give, counted from

@@ -92,7 +92,8 @@ static int scale_allows(Run *r)
     if (overflow)
         optimizer_go(&r->opt);
     r->progress.skipped += overflow;
-    r->progress.unscheduled += overflow ? config_batch_at(c, r->progress.consumed_samples) : 0;
+    r->progress.unscheduled.iterations += overflow;
+    r->progress.unscheduled.samples += overflow ? config_batch_at(c, r->progress.consumed_samples) : 0;
     return !overflow;
 }
 
@@ -100,7 +101,7 @@ static void update(Run *r, Metrics *m)
 {
     const Config *c = r->cfg;
     m->loss_scale = r->opt.loss_scale.scale;
-    int64_t moved = r->progress.batches.moved - r->progress.unscheduled;
+    int64_t moved = r->progress.batches.moved - r->progress.unscheduled.samples;
     m->learning_rate = lr_at(c, r->progress.consumed_samples, moved);
     modes_check(r->progress.iteration + 1);
     rerun_compare(r);

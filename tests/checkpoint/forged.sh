@@ -38,6 +38,7 @@ forged '"state":{"iteration":20' '"state":{"iteration":-1' 'iteration 20, but it
 for value in -1 21 9223372036854775807; do
     forged '"updates":20' "\"updates\":$value" "updates. is $value, not in .0, 20."
     forged '"skipped_iterations":0' "\"skipped_iterations\":$value" "skipped_iterations. is $value"
+    forged '"unscheduled_iterations":0' "\"unscheduled_iterations\":$value" "unscheduled_iterations. is $value"
     forged '"nan_iterations":0' "\"nan_iterations\":$value" "nan_iterations. is $value"
 done
 forged '"unscheduled_samples":0' '"unscheduled_samples":-1' 'unscheduled_samples. is -1'

@@ -77,6 +77,22 @@ diff "$work/a" "$work/b" || bad "a rewind, resumed: other spikes"
 same_end "$work/back" "$work/back-parts"
 run 2 0 "$work/tiny.yaml" save="$work/back-2" on_spike=rewind pipeline_model_parallel_size=2 async_save=true
 
+# ---- the rate stood still in steps that fp16 skipped, which the rewind went back over: also with another batch size
+fp16() { # CODE KEYS...
+    code=$1; shift
+    run 1 "$code" "$work/tiny.yaml" save="$work/still" on_spike=rewind params_dtype=fp16 initial_loss_scale=3.2e7 hysteresis=1 \
+        lr_decay_style=linear save_interval=1000 save_at_end=true "$@"
+}
+fp16 75 exit_interval=1
+fp16 75 exit_interval=$((at + 1)) load=latest
+grep -q "^spike at iteration [0-9]*: .*; back to the state of iteration 1;" "$work/log" || bad "fp16: no rewind to 1"
+fp16 0 global_batch_size=4 load=latest
+sed -n -E 's/.*"learning_rate": ([^,]*), "loss_scale": ([^,]*),.*/\1 \2/p' "$work/still/metrics.jsonl" | awk '
+    { still += $2 < scale; scale = $2; want = 0.02 * (1 - (NR - 1 - still) / 34) }
+    $1 < 0.9999 * want || $1 > 1.0001 * want { wrong = wrong " " NR }
+    END { if (still < 2 || NR != 34 || wrong) { print still " steps skipped, wrong rates:" wrong; exit 1 } }' ||
+    bad "fp16: rates"
+
 # ---- a rank dies before the spike and the job goes on from memory: it goes back to the save on the disk all the same
 run 2 0 "$work/tiny.yaml" save="$work/alive" on_spike=rewind
 cat > "$work/once" <<SH
