@@ -135,9 +135,7 @@ void arena_open(Arena *a, const char *name, size_t size)
     if (q > p)
         munmap(p, (size_t)(q - p));
     munmap(q + size, (size_t)(p + HUGE_PAGE - q));
-    size_t whole = a->size / HUGE_PAGE * HUGE_PAGE;
-    madvise(q, whole, MADV_HUGEPAGE);
-    madvise(q + whole, size - whole, MADV_NOHUGEPAGE);     /* a last piece of less takes what it uses */
+    madvise(q, size, MADV_HUGEPAGE);
     a->base = q;
 }
 
