@@ -119,6 +119,16 @@ def report(dtype, tokens, programs):
     return {"rows": rows, "peer": rows[best]["program"], "ratio": ratio, "ratio_rounds": each}
 
 
+ENDS = signal.SIGTERM, signal.SIGHUP
+
+
+def stop(number, _):
+    """Stopped programs with gigabytes of memory would be left. timeout(1) sends its signal twice."""
+    for n in ENDS:
+        signal.signal(n, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
@@ -127,8 +137,8 @@ def main():
     parser.add_argument("--preload", default="")
     parser.add_argument("names", nargs="*", metavar="NAME", default=["gpt2-124m"])
     a = parser.parse_args()
-    for number in signal.SIGTERM, signal.SIGHUP:       # stopped programs with gigabytes of memory would be left
-        signal.signal(number, lambda n, _: sys.exit(128 + n))
+    for number in ENDS:
+        signal.signal(number, stop)
     import torch
     os.makedirs(FOLDER, exist_ok=True)
     print(f"{a.rounds} rounds of {a.steps} steps by turns\n{cpu_name()}\nPyTorch {torch.__version__}", flush=True)
