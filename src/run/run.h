@@ -127,7 +127,7 @@ typedef struct {
 /* How far the run is. Every checkpoint holds all of it. */
 typedef struct {
     int64_t iteration, consumed_samples, skipped, nans;    /* skipped: by fp16's overflows */
-    struct { int64_t iterations, samples; } unscheduled; /* skipped: the schedule of lr stood still */
+    struct { int64_t iterations, samples; } unscheduled; /* skipped steps: lr's schedule stood still */
     struct {
         int64_t iteration, samples, tokens;            /* done before the present batch sizes took effect */
         int64_t moved;                                 /* as of lr_at */
