@@ -3,6 +3,7 @@
 #include "comm_mpi.h"
 #include "flight.h"
 #include "group.h"
+#include "host_memory.h"
 #include "job.h"
 #include "wire.h"
 #include <errno.h>
@@ -86,14 +87,8 @@ static int share_descriptor(int fd, const int *member, int n, const char *what)
 {
     int mine[2] = {(int)getpid(), fd}, ack = 0;
     if (n > 1 && member[0] != world_rank) {
-        char path[64];
         wire_check(MPI_Recv(mine, 2, MPI_INT, member[0], BOOT_TAG, world, MPI_STATUS_IGNORE), what);
-        snprintf(path, sizeof path, "/proc/%d/fd/%d", mine[0], mine[1]);
-        if ((fd = open(path, O_RDWR | O_CLOEXEC)) < 0)
-            die(EXIT_RESOURCE, "shared-memory", "cannot open the memory shared by ranks %d and %d of this "
-                "host: %s: %s; change: run both as one user in one container, or set "
-                "GRIDIRON_RANKS_PER_HOST=1, or raise the limit on open files (ulimit -n)", member[0],
-                world_rank, path, strerror(errno));
+        fd = host_memory_open(mine[0], mine[1], member[0], world_rank);
         wire_check(MPI_Send(&ack, 1, MPI_INT, member[0], BOOT_TAG, world), what);
         return fd;
     }

@@ -172,7 +172,7 @@ static void check_corpus(const Config *c)
 {
     Positions all = positions_one(0, c->seq_length);
     loader_close(loader_open(c, SPLIT_TRAIN, start_samples(c, c->batch_step[c->batch_steps - 1].batch), 0, 1,
-                             &all));
+                             &all, &sharers_none));
 }
 
 enum { WORLDS = 64, WORLD_MOST = 65536 };

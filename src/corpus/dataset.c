@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* ---- MT19937 (Matsumoto and Nishimura 1998), as numpy.random.RandomState seeds and uses it ---- */
 
@@ -71,7 +72,6 @@ static void count_up(uint32_t *a, int64_t n, int64_t from)
 static void document_index(Dataset *d, RandomState *r)
 {
     int64_t n = d->window.count, apart = d->separate ? n : 0;
-    d->document = xcalloc((size_t)d->documents, 4);
     for (int64_t e = 0; e < d->epochs; e++)
         count_up(d->document + e * n, n, d->window.first);
     random_shuffle(r, d->document, d->documents - apart);
@@ -82,7 +82,6 @@ static void document_index(Dataset *d, RandomState *r)
 static void sample_index(Dataset *d)
 {
     int64_t at = 0, doc = 0, off = 0;
-    d->sample = xcalloc((size_t)d->samples + 1, 8);
     const int32_t *length = d->window.length;
     uint32_t first = (uint32_t)d->window.first;
     for (int64_t s = 1; s <= d->samples; s++) {
@@ -98,22 +97,32 @@ static void sample_index(Dataset *d)
     }
 }
 
-/* Opens the share [from, to) of a corpus; the other arguments are those of blend_open. */
-static int dataset_open(Dataset *d, const Corpus *c, double from, double to, int64_t wanted, int64_t seq,
-                        uint32_t seed, char **why)
+/* The least n with n * per_epoch >= wanted * seq + 1. */
+static int64_t epochs_for(int64_t wanted, int64_t seq, int64_t per_epoch)
 {
-    *d = (Dataset){.corpus = c, .seq = seq, .wanted = wanted, .epochs = 1};
+    int64_t need = 0;
+    if (wanted > 0 && __builtin_mul_overflow(wanted, seq, &need))
+        need = INT64_MAX;
+    return need / per_epoch + 1;
+}
+
+/* Samples before the last epoch. */
+static int64_t before_last(const Dataset *d) { return ((d->epochs - 1) * d->window.tokens - 1) / d->seq; }
+
+/* Opens the share [from, to) of a corpus and counts; the other arguments are those of blend_open. */
+static int dataset_open(Dataset *d, const Corpus *c, double from, double to, int64_t wanted, int64_t seq,
+                        char **why)
+{
+    *d = (Dataset){.corpus = c, .seq = seq, .wanted = wanted};
     if (!window_open(&d->window, c, from, to, why))
         return 0;
-    int64_t per_epoch = d->window.tokens, total = 0, need = 0;
+    int64_t per_epoch = d->window.tokens, total = 0;
     if (per_epoch < seq + 1)
         return fail(why, "%s: the share %.6g to %.6g of its %ld %s holds %ld tokens, fewer than the %ld of "
                     "one sample; change: split, a larger corpus, or a smaller seq_length", c->name, from,
                     to, c->sequences ? c->sequences : c->tokens, c->sequences ? "sequences" : "tokens",
                     per_epoch, seq + 1);
-    if (wanted > 0 && __builtin_mul_overflow(wanted, seq, &need))
-        need = INT64_MAX;
-    d->epochs = need / per_epoch + 1;   /* the least n with n * per_epoch >= need + 1 */
+    d->epochs = epochs_for(wanted, seq, per_epoch);
     if (__builtin_mul_overflow(d->window.count, d->epochs, &d->documents) || d->documents > INT32_MAX ||
         __builtin_mul_overflow(per_epoch, d->epochs, &total) ||
         (total - 1) / seq >= (int64_t)UINT32_MAX - 1)
@@ -121,27 +130,22 @@ static int dataset_open(Dataset *d, const Corpus *c, double from, double to, int
                     "sequences, 2^32-2 samples); change: fewer steps or a larger seq_length", c->name,
                     d->epochs, d->window.count);
     d->samples = (total - 1) / seq;
-    int64_t before_last = ((d->epochs - 1) * per_epoch - 1) / seq;
-    d->separate = d->epochs > 1 && wanted - before_last < (int64_t)(0.80 * (double)((per_epoch - 1) / seq));
+    d->separate = d->epochs > 1 &&
+                  wanted - before_last(d) < (int64_t)(0.80 * (double)((per_epoch - 1) / seq));
+    return 1;
+}
+
+/* Fills the arrays. */
+static void dataset_order(Dataset *d, uint32_t seed)
+{
     RandomState r;
     random_seed(&r, seed);
     document_index(d, &r);
     sample_index(d);
-    int64_t apart = d->separate ? d->samples - before_last : 0;
-    d->shuffle = xcalloc((size_t)d->samples, 4);
+    int64_t apart = d->separate ? d->samples - before_last(d) : 0;
     count_up(d->shuffle, d->samples, 0);
     random_shuffle(&r, d->shuffle, d->samples - apart);
     random_shuffle(&r, d->shuffle + d->samples - apart, apart);
-    return 1;
-}
-
-static void dataset_close(Dataset *d)
-{
-    window_close(&d->window);
-    free(d->document);
-    free(d->sample);
-    free(d->shuffle);
-    *d = (Dataset){0};
 }
 
 /* The start of the k-th sample, [2] as in Dataset.sample. There may be more than 2^31 samples. */
@@ -312,36 +316,141 @@ static int open_corpora(Blend *b, int n, const char **spec, int joined, char **w
     return 1;
 }
 
-/* Fills b->which and b->nth. Weighted sets were built 0.5% larger than their share, which covers the
+/* Counts the samples of several sets. Weighted sets are opened 0.5% larger than their share, which covers the
  * rounding of the greedy rule; without weights a set gives at most the samples that it has. */
-static int mix(Blend *b, double *weights, int64_t wanted, char **why)
+static int count_mixed(Blend *b, const double *weights, int64_t wanted, char **why)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < b->corpora; i++)
+        sum += weights ? (int64_t)ceil((double)wanted * weights[i]) : b->set[i].samples;
+    b->samples = weights || wanted < 0 || wanted > sum ? sum : wanted;
+    return weights || wanted <= sum ||
+           fail(why, "without weights each corpus is used once, %ld samples in all, but the run needs %ld; "
+                "change: give weights ([1, a, 1, b]), or fewer steps", sum, wanted);
+}
+
+/* Fills b->which and b->nth. */
+static void mix(Blend *b, const double *weights)
 {
     int n = b->corpora;
-    int64_t sum = 0, *limit = xcalloc((size_t)n, 8);
+    int64_t *limit = xcalloc((size_t)n, 8);
     double *w = xcalloc((size_t)n, 8);
     for (int i = 0; i < n; i++) {
         limit[i] = b->set[i].samples;
         w[i] = weights ? weights[i] : (double)limit[i];
-        sum += weights ? (int64_t)ceil((double)wanted * weights[i]) : limit[i];
     }
     normalize(w, n);
-    b->samples = weights || wanted < 0 || wanted > sum ? sum : wanted;
-    int ok = weights || wanted <= sum;
-    if (!ok)
-        *why = xasprintf("without weights each corpus is used once, %ld samples in all, but the "
-                         "run needs %ld; change: give weights ([1, a, 1, b]), or fewer steps", sum, wanted);
-    if (ok) {
-        b->which = xcalloc((size_t)b->samples, sizeof *b->which);
-        b->nth = xcalloc((size_t)b->samples, sizeof *b->nth);
-        blend_order(n, w, limit, b->samples, b->which, b->nth);
-    }
+    blend_order(n, w, limit, b->samples, b->which, b->nth);
     free(w);
     free(limit);
+}
+
+/* ---- what the ranks of a host share ---- */
+
+static void *take_alone(void *ctx, size_t *bytes)
+{
+    (void)ctx;
+    void *p = mmap(NULL, *bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        die(EXIT_RESOURCE, "memory", "cannot allocate %zu bytes for the order of the samples; change: free "
+            "memory, or use fewer samples", *bytes);
+    return p;
+}
+static void ready_alone(void *ctx) { (void)ctx; }
+const Sharers sharers_none = {1, take_alone, ready_alone, NULL};
+
+/* What lies before the arrays. The pointers of a Dataset there are NULL: each rank has its own. */
+typedef struct { int64_t samples, mixed; Dataset set[]; } Head;
+
+/* The place of an array of n elements behind the `*at` bytes that are taken; what `now` holds goes there.
+ * base NULL: counts, and leaves the array where it is. */
+static void *place(char *base, size_t *at, void *now, int64_t n, size_t size)
+{
+    size_t bytes = (size_t)n * size, here = *at;
+    *at += (bytes + 63) / 64 * 64;
+    if (base && now)
+        memcpy(base + here, now, bytes);
+    if (base)
+        free(now);
+    return base ? base + here : now;
+}
+
+/* Places all arrays; returns the bytes that they take. */
+static size_t place_all(Blend *b, int mixed, char *base)
+{
+    size_t at = (sizeof(Head) + (size_t)b->corpora * sizeof(Dataset) + 63) / 64 * 64;
+    for (int i = 0; i < b->corpora; i++) {
+        Dataset *d = &b->set[i];
+        Window *w = &d->window;
+        w->length = place(base, &at, w->length, w->count, sizeof *w->length);
+        if (!d->corpus->sequences)
+            w->piece = place(base, &at, w->piece, w->count, sizeof *w->piece);
+        d->document = place(base, &at, d->document, d->documents, sizeof *d->document);
+        d->sample = place(base, &at, d->sample, d->samples + 1, 2 * sizeof *d->sample);
+        d->shuffle = place(base, &at, d->shuffle, d->samples, sizeof *d->shuffle);
+    }
+    if (mixed) {
+        b->which = place(base, &at, b->which, b->samples, sizeof *b->which);
+        b->nth = place(base, &at, b->nth, b->samples, sizeof *b->nth);
+    }
+    return at;
+}
+
+/* Opens the sets of all corpora and counts their samples and those of the blend. */
+static int count_samples(Blend *b, const double edges[2], const double *weights, int64_t wanted, int64_t seq,
+                         char **why)
+{
+    int ok = 1;
+    for (int i = 0; ok && i < b->corpora; i++) {
+        int64_t want = wanted;
+        if (weights)
+            want = (int64_t)ceil(ceil((double)wanted * weights[i]) * (1 + 0.005));
+        else if (b->corpora > 1)
+            want = -1;
+        ok = dataset_open(&b->set[i], b->corpus[i], edges[0], edges[1], want, seq, why);
+    }
+    if (ok && (weights || b->corpora > 1))
+        return count_mixed(b, weights, wanted, why);
+    b->samples = b->set[0].samples;
     return ok;
 }
 
+/* Makes the arrays in memory that the other ranks of the host get, too. */
+static void make_order(Blend *b, const double *weights, uint32_t seed, const Sharers *with)
+{
+    int mixed = weights || b->corpora > 1;
+    b->shared_bytes = place_all(b, mixed, NULL);
+    Head *h = b->shared = with->take(with->ctx, &b->shared_bytes);
+    h->samples = b->samples;
+    h->mixed = mixed;
+    for (int i = 0; i < b->corpora; i++) {
+        h->set[i] = b->set[i];
+        h->set[i].corpus = h->set[i].window.corpus = NULL;
+        h->set[i].window.length = NULL;
+        h->set[i].window.piece = NULL;
+    }
+    place_all(b, mixed, b->shared);
+    for (int i = 0; i < b->corpora; i++)
+        dataset_order(&b->set[i], seed);
+    if (mixed)
+        mix(b, weights);
+    with->ready(with->ctx);
+}
+
+static void get_order(Blend *b, const Sharers *with)
+{
+    const Head *h = b->shared = with->take(with->ctx, &b->shared_bytes);
+    with->ready(with->ctx);
+    b->samples = h->samples;
+    for (int i = 0; i < b->corpora; i++) {
+        b->set[i] = h->set[i];
+        b->set[i].corpus = b->set[i].window.corpus = b->corpus[i];
+    }
+    place_all(b, (int)h->mixed, b->shared);
+}
+
 int blend_open(Blend *b, int n, const char *const *path, const char *split, int which, int64_t wanted,
-               int64_t seq, uint32_t seed, char **why)
+               int64_t seq, uint32_t seed, const Sharers *with, char **why)
 {
     static const char *const name[] = {"training", "validation", "testing"};
     double edges[4], *weights = NULL;
@@ -358,20 +467,13 @@ int blend_open(Blend *b, int n, const char *const *path, const char *split, int 
     for (int i = 0; ok && i < sets; i++)
         streams += corpus_is_stream(spec[i]);
     ok = ok && open_corpora(b, sets, spec, !weights && sets > 1 && streams == sets, why);
-    for (int i = 0; ok && i < b->corpora; i++) {
-        int64_t want = wanted;
-        if (weights)
-            want = (int64_t)ceil(ceil((double)wanted * weights[i]) * (1 + 0.005));
-        else if (b->corpora > 1)
-            want = -1;
-        ok = dataset_open(&b->set[i], b->corpus[i], edges[which], edges[which + 1], want, seq, seed, why);
-    }
-    if (ok && !weights && b->corpora == 1)
-        b->samples = b->set[0].samples;
-    else
-        ok = ok && mix(b, weights, wanted, why);
+    ok = ok && (!with->maker || count_samples(b, edges + which, weights, wanted, seq, why));
     if (!ok)
         blend_close(b);
+    else if (with->maker)
+        make_order(b, weights, seed, with);
+    else
+        get_order(b, with);
     free(weights);
     free(spec);
     return ok;
@@ -380,13 +482,14 @@ int blend_open(Blend *b, int n, const char *const *path, const char *split, int 
 void blend_close(Blend *b)
 {
     for (int i = 0; i < b->corpora; i++) {
-        dataset_close(&b->set[i]);
+        if (!b->shared)                    /* an opening that failed */
+            window_close(&b->set[i].window);
         corpus_close(b->corpus[i]);
     }
+    if (b->shared)
+        munmap(b->shared, b->shared_bytes);
     free(b->corpus);
     free(b->set);
-    free(b->which);
-    free(b->nth);
     *b = (Blend){0};
 }
 

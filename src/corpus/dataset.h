@@ -16,7 +16,7 @@
  *
  * Sources: Megatron-LM core/datasets (gpt_dataset, blended_dataset, helpers.cpp); data/README.md states
  * the rules. Memory: 4 bytes a sequence, 4 a sequence and epoch, 12 a sample; a Blend has 6 more a
- * sample. */
+ * sample. The ranks of a host share it (Sharers). */
 #ifndef DATASET_H
 #define DATASET_H
 #include "corpus.h"
@@ -42,10 +42,23 @@ void dataset_where(const Dataset *d, int64_t k, int64_t t, int64_t *sequence, in
  * are 0. Returns 0 and *why if text is anything else. */
 int split_parse(const char *text, double edges[4], char **why);
 
+/* How the ranks of a host that open the same corpora share what one of them, the maker, works out of these.
+ * All of them call in the same order. */
+typedef struct {
+    int maker;                                  /* bool */
+    void *(*take)(void *ctx, size_t *bytes);    /* memory of the maker's *bytes, zeros, which it alone
+                                                   writes; munmap gives it back */
+    void (*ready)(void *ctx);                   /* returns when the maker has called it: all is written */
+    void *ctx;
+} Sharers;
+extern const Sharers sharers_none;              /* a process by itself */
+
 typedef struct {
     int corpora;
     Corpus **corpus;
     Dataset *set;               /* [corpora] */
+    void *shared;               /* what the arrays lie in */
+    size_t shared_bytes;
     int64_t samples;
     int16_t *which;             /* [samples] corpus of sample k; NULL: there is one, and nth[k] is k */
     uint32_t *nth;              /* [samples] number of sample k in the order of its corpus */
@@ -59,10 +72,12 @@ typedef struct {
  *   which   in        split to open: 0 train, 1 validation, 2 test
  *   wanted  in        samples needed; < 0: those of one epoch
  *   seq     in        tokens of a sample
+ *   with    in        who shares the arrays: the maker alone looks for what is wrong with a share or a
+ *                     number of samples
  *   why     out       if 0 is returned: a corpus has fewer tokens than one sample, an index does not fit
  *                     its integers, a read has failed, or split or path is wrong */
 int blend_open(Blend *b, int n, const char *const *path, const char *split, int which, int64_t wanted,
-               int64_t seq, uint32_t seed, char **why);
+               int64_t seq, uint32_t seed, const Sharers *with, char **why);
 void blend_close(Blend *b);
 
 /* Reads tokens [from, from + n) of the seq + 1 tokens of sample k into out[n], and touches no others; *set:

@@ -2,12 +2,12 @@
 #define _GNU_SOURCE
 #include "loader.h"
 #include "base.h"
-#include "dataset.h"
 #include "tokenizer.h"
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #define SLOTS 4                            /* batches: one held by the caller, three read ahead */
 #define SCAN_BYTES ((int64_t)1 << 30)      /* bytes: a smaller corpus is scanned whole at open */
@@ -17,6 +17,9 @@ typedef struct {
     int64_t room;       /* samples that the arrays have room for */
     char *why;          /* error of reading, with which the caller dies; NULL: none */
 } Slot;
+
+/* What reading the corpora has found: their hash, and the first one without ends of documents, -1: none. */
+typedef struct { uint64_t fingerprint; int64_t endless; } Found;
 
 struct Loader {
     const char *key;               /* key of the corpus: data_path, valid_data_path, ... */
@@ -28,8 +31,7 @@ struct Loader {
     int32_t *text, *start;         /* [seq + 1] tokens of one sample and the first positions of their
                                       documents, for the thread alone */
     struct { int64_t first, n; const int32_t *tokens; } given; /* of loader_give */
-    uint64_t fingerprint;
-    const char *endless;           /* what loader_endless returns */
+    Found found;
     double waited;                 /* seconds blocked in loader_get */
 
     /* Batch q of a series of calls lies in slot q % SLOTS. The caller holds batch taken - 1; the thread
@@ -224,8 +226,9 @@ static int has_end(const Loader *l, const Corpus *c)
     return i < n;
 }
 
-static void check_corpus(Loader *l, const Corpus *c)
+static void check_corpus(const Loader *l, int i, Found *found)
 {
+    const Corpus *c = l->blend.corpus[i];
     char *why = NULL;
     TokenRange range;
     uint64_t print;
@@ -239,9 +242,24 @@ static void check_corpus(Loader *l, const Corpus *c)
     if ((bytes < SCAN_BYTES && !corpus_scan(c, l->vocab, &range, &why)) ||
         !corpus_fingerprint(c, &print, &why))
         die(EXIT_DATA, "data", "%s: %s", l->key, why);
-    l->fingerprint = hash64(&print, sizeof print, l->fingerprint);
-    if ((l->reset_mask || l->reset_position || l->mask_eod) && !l->endless && !has_end(l, c))
-        l->endless = c->name;
+    found->fingerprint = hash64(&print, sizeof print, found->fingerprint);
+    if ((l->reset_mask || l->reset_position || l->mask_eod) && found->endless < 0 && !has_end(l, c))
+        found->endless = i;
+}
+
+/* Checks the corpora, on one rank for all that share their order. */
+static void check_corpora(Loader *l, const Sharers *with)
+{
+    size_t bytes = sizeof(Found);
+    if (with->maker)
+        for (int i = 0; i < l->blend.corpora; i++)
+            check_corpus(l, i, &l->found);
+    Found *all = with->take(with->ctx, &bytes);
+    if (with->maker)
+        *all = l->found;
+    with->ready(with->ctx);
+    l->found = *all;
+    munmap(all, bytes);
 }
 
 /* What a split reads: key, its corpora, their shares (as split_parse reads them) and which share. */
@@ -258,7 +276,7 @@ static Reads reads(const Config *c, Split split)
 }
 
 Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank, int dp_size,
-                    const Positions *runs)
+                    const Positions *runs, const Sharers *with)
 {
     const Tokenizer *t = tokenizer_open(cfg);
     Loader *l = xcalloc(1, sizeof *l);
@@ -266,18 +284,17 @@ Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank
     Reads from = reads(cfg, split);
     *l = (Loader){.key = from.key, .seq = cfg->seq_length, .vocab = cfg->vocab_size, .eod = t->eod,
                   .dp_rank = dp_rank, .dp_size = dp_size, .reset_mask = cfg->reset_attention_mask,
-                  .fingerprint = HASH_SEED, .reset_position = cfg->reset_position_ids,
+                  .found = {HASH_SEED, -1}, .reset_position = cfg->reset_position_ids,
                   .mask_eod = cfg->eod_mask_loss, .runs = *runs};
     if (!from.path.n)
         die(EXIT_DATA, "data", "%s is empty; change: name a corpus (`train tokenize` makes one)", from.key);
     if (!blend_open(&l->blend, from.path.n, from.path.v, from.shares, from.share, samples, cfg->seq_length,
-                    (uint32_t)cfg->seed, &why))
+                    (uint32_t)cfg->seed, with, &why))
         die(EXIT_DATA, "data", "%s: %s", from.key, why);
     if (split == SPLIT_TRAIN && cfg->max_epochs != CFG_ABSENT && loader_epochs(l) > cfg->max_epochs)
         die(EXIT_DATA, "data", "the run needs %ld epochs of its corpus, max_epochs is %ld; change: "
             "max_epochs, fewer steps, or a larger corpus", loader_epochs(l), cfg->max_epochs);
-    for (int i = 0; i < l->blend.corpora; i++)
-        check_corpus(l, l->blend.corpus[i]);
+    check_corpora(l, with);
     l->text = xcalloc((size_t)l->seq + 1, 4);
     l->start = xcalloc((size_t)l->seq + 1, 4);
     pthread_mutex_init(&l->lock, NULL);
@@ -353,8 +370,12 @@ double loader_wait_seconds(const Loader *l) { return l->waited; }
 int64_t loader_samples(const Loader *l) { return l->blend.samples; }
 int64_t loader_epochs(const Loader *l) { return blend_epochs(&l->blend); }
 int64_t loader_passes(const Loader *l) { return (int64_t)(blend_passes(&l->blend) >> 1); }
-const char *loader_endless(const Loader *l) { return l->endless; }
-int64_t loader_fingerprint(const Loader *l) { return (int64_t)(l->fingerprint >> 1); }
+int64_t loader_fingerprint(const Loader *l) { return (int64_t)(l->found.fingerprint >> 1); }
+
+const char *loader_endless(const Loader *l)
+{
+    return l->found.endless < 0 ? NULL : l->blend.corpus[l->found.endless]->name;
+}
 
 int64_t loader_tokens(const Loader *l)
 {

@@ -12,6 +12,7 @@
 #ifndef LOADER_H
 #define LOADER_H
 #include "config.h"
+#include "dataset.h"
 #include "device.h"
 
 /* What a rank has of a microbatch: B samples, and of each the positions in `runs`, S of them, row after
@@ -35,9 +36,10 @@ typedef struct Loader Loader;
  * corpora for the splits (valid_data_path, ...), the split's own is read whole, else its share of
  * data_path. An empty list of corpora dies. runs: the positions of each sample that this rank gets; only
  * their tokens are read, but all of a sample where documents are told apart (reset_attention_mask,
- * reset_position_ids). */
+ * reset_position_ids). with: who shares the order of the samples; the maker alone reads and checks whole
+ * corpora, for all of them. */
 Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank, int dp_size,
-                    const Positions *runs);
+                    const Positions *runs, const Sharers *with);
 void loader_close(Loader *l);
 
 /* Returns this rank's n / dp_size samples of the samples [first, first + n) of the global order.

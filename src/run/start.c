@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "start.h"
 #include "balance.h"
+#include "host_share.h"
 #include "job.h"
 #include "memory_copies.h"
 #include "run_costs.h"
@@ -167,11 +168,26 @@ static void warn_endless(const Config *cfg, const Run *r, const Loader *l)
                                                     : "tokenize without --no-append-eod");
 }
 
+typedef struct { Comm *all; int first; } HostRanks;    /* first: of this host */
+static void *take_shared(void *ctx, size_t *bytes)
+{
+    const HostRanks *h = ctx;
+    return host_share(h->all, h->first, bytes, "the order of samples");
+}
+static void ready_shared(void *ctx)
+{
+    const HostRanks *h = ctx;
+    h->all->barrier(h->all);
+}
+
 Loader *start_loader(const Config *cfg, Run *r, Split split, int64_t samples)
 {
     Comm *all = &r->grid.all;
+    HostRanks host = {all, host_share_first(all)};
+    Sharers with = {all->rank == host.first, take_shared, ready_shared, &host};
     Positions runs = context_positions(cfg->seq_length, 1, r->grid.size[AXIS_CP], r->grid.index[AXIS_CP], 1);
-    Loader *l = loader_open(cfg, split, samples, r->grid.index[AXIS_DP], r->grid.size[AXIS_DP], &runs);
+    Loader *l = loader_open(cfg, split, samples, r->grid.index[AXIS_DP], r->grid.size[AXIS_DP], &runs,
+                            &with);
     int64_t mine = loader_fingerprint(l), first = mine;
     all->wait(all, all->broadcast(all, &first, 1, I64, 0));
     all_ok(all, mine == first, EXIT_DATA, "data-differs",

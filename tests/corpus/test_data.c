@@ -73,7 +73,7 @@ static void test_order(const char *line)
     put_pair(prefix, n, length, TOKEN_U16, golden_token);
     Blend b;
     const char *path = prefix;
-    int ok = blend_open(&b, 1, &path, split, which, wanted, seq, seed, &why);
+    int ok = blend_open(&b, 1, &path, split, which, wanted, seq, seed, &sharers_none, &why);
     CHECK(ok, "%s: %s", name, why);
     if (!ok)
         return;
@@ -127,7 +127,7 @@ static void test_blend_order(char *line)
     }
     Blend b;
     char *why = NULL;
-    int ok = blend_open(&b, weighted ? 2 * n : n, path, "1", 0, wanted, 4, 7, &why);
+    int ok = blend_open(&b, weighted ? 2 * n : n, path, "1", 0, wanted, 4, 7, &sharers_none, &why);
     CHECK(ok, "%s: %s", name, why);
     if (ok) {
         CHECK(b.samples == size, "%s: %ld samples, should be %ld", name, b.samples, size);
@@ -371,7 +371,7 @@ static void test_streams(void)
     for (int list = 0; list < 2; list++) {
         const char *path[] = {list ? a : glob, b};
         Blend d;
-        CHECK(blend_open(&d, 1 + list, path, "90,10", 0, 11, 8, 1, &why), "%s", why);
+        CHECK(blend_open(&d, 1 + list, path, "90,10", 0, 11, 8, 1, &sharers_none, &why), "%s", why);
         CHECK(d.corpora == 1 && d.set[0].window.tokens == 90 && d.set[0].window.count == 2 && d.samples == 11,
               "90%% of 100 tokens in two files");
         int32_t text[9];
@@ -384,7 +384,7 @@ static void test_streams(void)
         }
         blend_close(&d);
     }
-    CHECK(!blend_open(&(Blend){0}, 1, (const char *[]){a}, "90,10", 2, 1, 8, 1, &why) &&
+    CHECK(!blend_open(&(Blend){0}, 1, (const char *[]){a}, "90,10", 2, 1, 8, 1, &sharers_none, &why) &&
               strstr(why, "testing"),
           "%s", why);
     free(why);
@@ -399,7 +399,8 @@ static void test_streams(void)
     char *raw = xasprintf("raw:%s", a);
     const char *path = raw;
     Blend d;
-    CHECK(blend_open(&d, 1, &path, "1", 0, 1, 7, 1, &why) && d.set[0].window.tokens == 8, "%s", why);
+    CHECK(blend_open(&d, 1, &path, "1", 0, 1, 7, 1, &sharers_none, &why) && d.set[0].window.tokens == 8, "%s",
+          why);
     int32_t text[8];
     CHECK(blend_read(&d, 0, 0, d.set[0].seq + 1, text, NULL, &why) && text[0] == 'I' + 256 * 'n', "%s", why);
     blend_close(&d);
@@ -432,8 +433,8 @@ static void test_paths(void)
         int n = bad[i][3] ? 4 : 3;
         Blend b;
         why = NULL;
-        CHECK(!blend_open(&b, n, bad[i], "1", 0, 1, 2, 1, &why) && strstr(why, bad[i][4]), "case %zu: %s", i,
-              why);
+        CHECK(!blend_open(&b, n, bad[i], "1", 0, 1, 2, 1, &sharers_none, &why) && strstr(why, bad[i][4]),
+              "case %zu: %s", i, why);
         free(why);
     }
     const char *const split[] = {"", "-1,2", "a", "1,2,3,4", "0,0", "nan", "1,,2", "1 2", "inf", "1,2,"};
@@ -459,7 +460,7 @@ static void test_packing(void)
     for (int c = 0; c < 4; c++) {
         Blend b;
         put_pair(prefix, count[c], lengths[c], TOKEN_U8, small_token);
-        int ok = blend_open(&b, 1, &path, "1", 0, 9, 8, 3, &why);
+        int ok = blend_open(&b, 1, &path, "1", 0, 9, 8, 3, &sharers_none, &why);
         CHECK(ok == (c < 3), "case %d: %s", c, why);
         if (!ok) {
             CHECK(strstr(why, "no tokens"), "%s", why);
@@ -483,10 +484,10 @@ static void test_packing(void)
     }
     put_pair(prefix, 1, &(int32_t){8}, TOKEN_I32, small_token);
     Blend b;
-    CHECK(!blend_open(&b, 1, &path, "1", 0, 1, 8, 3, &why) && strstr(why, "holds 8 tokens, fewer than the 9"),
-          "%s", why);
+    CHECK(!blend_open(&b, 1, &path, "1", 0, 1, 8, 3, &sharers_none, &why) &&
+              strstr(why, "holds 8 tokens, fewer than the 9"), "%s", why);
     free(why);
-    CHECK(blend_open(&b, 1, &path, "1", 0, 1, 7, 3, &why) && b.samples == 1, "%s", why);
+    CHECK(blend_open(&b, 1, &path, "1", 0, 1, 7, 3, &sharers_none, &why) && b.samples == 1, "%s", why);
     blend_close(&b);
     free(prefix);
 }
@@ -515,7 +516,7 @@ static Config config(const char **path, int n)
 static Loader *open_whole(const Config *cfg, int64_t samples, int dp_rank, int dp_size)
 {
     Positions all = positions_one(0, cfg->seq_length);
-    return loader_open(cfg, SPLIT_TRAIN, samples, dp_rank, dp_size, &all);
+    return loader_open(cfg, SPLIT_TRAIN, samples, dp_rank, dp_size, &all, &sharers_none);
 }
 
 static void check_masks(const Config *cfg, const Batch *b)
@@ -541,7 +542,7 @@ static void test_loader(void)
     const char *path = prefix;
     put_pair(prefix, 50, length, TOKEN_U16, text_token);
     Blend whole;
-    CHECK(blend_open(&whole, 1, &path, "1", 0, 500, 16, 1234, &why), "%s", why);
+    CHECK(blend_open(&whole, 1, &path, "1", 0, 500, 16, 1234, &sharers_none, &why), "%s", why);
     for (int flags = 0; flags < 8; flags++)
         for (int dp = 1; dp <= 4; dp++)
             for (int r = 0; r < dp; r++) {
@@ -690,7 +691,7 @@ static void test_large(void)
     Blend b;
     char *why = NULL;
     int64_t row, at, end_row, end_at;
-    CHECK(blend_open(&b, 1, &path, "1", 0, -1, 1 << 20, 1234, &why), "%s", why);
+    CHECK(blend_open(&b, 1, &path, "1", 0, -1, 1 << 20, 1234, &sharers_none, &why), "%s", why);
     for (h.harm = 0;; h.harm++) {   /* finds the sample with the bad token */
         dataset_where(&b.set[0], h.harm, 0, &row, &at);
         dataset_where(&b.set[0], h.harm, (1 << 20) - 1, &end_row, &end_at);

@@ -76,7 +76,7 @@ static struct {
 static void read_whole(const Config *cfg)
 {
     Positions all = positions_one(0, S);
-    Loader *l = loader_open(cfg, SPLIT_TRAIN, 40, 0, 1, &all);
+    Loader *l = loader_open(cfg, SPLIT_TRAIN, 40, 0, 1, &all, &sharers_none);
     const Batch *b = loader_get(l, 0, SAMPLES);
     memcpy(whole.tokens, b->tokens, sizeof whole.tokens);
     memcpy(whole.labels, b->labels, sizeof whole.labels);
@@ -131,7 +131,7 @@ static void check(const char *corpus, int flags, int cp)
     int counts[S] = {0};
     for (int r = 0; r < cp; r++) {
         Positions own = context_positions(S, 1, cp, r, 1);
-        Loader *l = loader_open(&cfg, SPLIT_TRAIN, 40, 0, 1, &own);
+        Loader *l = loader_open(&cfg, SPLIT_TRAIN, 40, 0, 1, &own, &sharers_none);
         note(1);
         for (int step = 0; step < STEPS; step++)
             check_rows(loader_get(l, step * BATCH, BATCH), step * BATCH, counts);
