@@ -9,7 +9,7 @@
  *                     to FILE: lines with the same first column must have the same bits in every world
  *                     (tests/training/layouts.sh compares them)
  *   optimizers        every rule with every ZeRO stage, three steps, against one rank
- *   bf16, fp8, blocks, mx  fifty steps, or six, loss against one rank at each
+ *   bf16, fp8, blocks, mx  fifty steps, or six (with FEW too), loss against one rank at each
  *   one KEY=VALUE ..  this layout alone, with the words that a failure prints
  *
  * Rank 0 alone computes the one-rank results, once a family. A layout that fails prints one line with
@@ -213,8 +213,8 @@ static void halves(int fp8)
                                         "fp8_recipe=mxfp8",    "tp_comm_overlap=false", NULL},
                       *const *const kinds[] = {in_bf16, in_fp8, in_blocks, in_mx};
     const char *const *more = kinds[fp8];
-    const double limit = fp8 ? 2e-2 : 1e-2, falls = fp8 ? 0.95 : 0.8;
-    const int steps = fp8 ? 6 : 50;
+    const int few = fp8 || test_few(), steps = few ? 6 : 50;
+    const double limit = fp8 ? 2e-2 : 1e-2, falls = few ? 0.95 : 0.8;
     static const int sizes[][4] = {{4, 1, 1, 1}, {1, 4, 1, 1}, {1, 1, 1, 4}, {2, 2, 1, 1}, {2, 1, 1, 2},
                                    {1, 2, 1, 2}, {2, 2, 1, 1}, {1, 2, 1, 2}, {1, 1, 4, 1}, {2, 1, 2, 1},
                                    {1, 2, 2, 1}, {1, 1, 2, 2}};
