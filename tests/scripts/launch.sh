@@ -137,6 +137,12 @@ PATH=$work/bin:$PATH scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$
 rc=$?
 [ $rc = 7 ] && [ "$(wc -l < "$work/out")" = 1 ] && grep -q '^error\[launcher-lost\] mpirun has ended its ranks.*; change: ' "$work/out" ||
     { echo "# mpirun that says nothing of its end: code $rc"; cat "$work/out"; bad=1; }
+# a name of 63 letters is longer than Open MPI has room for, and mpirun crashes
+printf '#!/bin/sh\nkill -ABRT $$\n' > "$work/bin/mpirun"
+PATH=$work/bin:$PATH scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$work/out" 2>&1
+rc=$?
+[ $rc = 7 ] && grep -q '^error\[mpirun\] mpirun crashed in its start; change: a shorter name for a host' "$work/out" ||
+    { echo "# mpirun that crashes: code $rc"; cat "$work/out"; bad=1; }
 
 # lists of hosts with mistakes, and a limit that is no number, are refused before anything starts
 refused() { # CODE TEXT COMMAND...
