@@ -175,9 +175,9 @@ static int claim(RunDirectory *d, const Config *cfg, int copies, char why[WHY])
         return file_why(why, "load=%s goes on with the run in %s, and overwrite=true begins another one; "
                         "change: leave one of the two out", load, d->path), EXIT_CONFIG;
     if (d->used && !d->goes_on && !cfg->overwrite)
-        return file_why(why, "%s holds a run already, and this would be another one; change: load=latest to "
-                        "go on with it, save=DIR, another folder, or overwrite=true, which moves it aside "
-                        "and deletes nothing", d->path), EXIT_CONFIG;
+        return file_why(why, "%s holds a run already, and this would be another one; change: load=latest%s "
+                        "to go on with it, save=DIR, another folder, or overwrite=true, which moves it aside "
+                        "and deletes nothing", d->path, cfg->finetune ? " finetune=false" : ""), EXIT_CONFIG;
     d->from = !load || (d->goes_on && !saved) ? NULL : strcmp(load, "latest") ? load : d->path;
     if (d->goes_on && !saved && strcmp(load, "latest"))
         printf("%s holds no checkpoint yet: a fresh start\n", load);

@@ -40,6 +40,7 @@ for again in "" "train_iters=30 lr=5e-4 save_interval=10" "load=other" "load=S f
 done
 snapshot S > after
 cmp before after || fail "a refused start has touched the run"
+refuses run-directory "S holds a run" "finetune=false.*save="        # of the loop's last start, load=S finetune=true
 "$launch" -n 2 tiny.yaml save=S cpu_isa="$ISA" > log 2> errors && fail "two ranks are not refused"
 refuses run-directory "S holds a run" overwrite
 
