@@ -102,7 +102,7 @@ Config *config_load_over(const char *path, int nargs, char **args, int world, Co
 {
     Check k;
     Saved there = {.others = ""};
-    int rank, launched = job_launched(&rank);
+    int rank, launched = job_launched(&rank), alone = !path;
     check_over(&k, path, nargs, args, world ? world : launched, use, saved, &there);
     int n = k.n + k.dropped;
     if (!n) {
@@ -122,7 +122,7 @@ Config *config_load_over(const char *path, int nargs, char **args, int world, Co
     if (*there.others)                 /* rules between keys of two models say little */
         die(EXIT_CHECKPOINT, "checkpoint-model", "%s holds another model: %s; change: set these keys as they "
             "were, or load another checkpoint", there.dir, there.others);
-    if (path == k.cfg->load && !there.found)
+    if (alone && k.cfg->load && !there.found)
         die(EXIT_CHECKPOINT, "checkpoint-missing", "no model without a configuration: %s; change: load=DIR, "
             "a whole checkpoint or a run directory", there.dir);
     check_print(&k, stderr);

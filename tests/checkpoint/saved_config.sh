@@ -117,6 +117,7 @@ exits 2 "hidden_size: missing" eval "$work/mine.yaml" "load=$work/none"
 exits 2 "load: nothing there .*$work/none holds no checkpoint" eval "$work/mine.yaml" "load=$work/none"
 exits 2 "lr: " "$work/mine.yaml" "load=$work/start" num_layers=3 lr=much "save=$work/no"
 exits 4 "$work/none holds no checkpoint" eval "load=$work/none"
+exits 4 "no model without a configuration: runs/latest holds no checkpoint; change: load=DIR" eval load=latest
 cp -r "$work/start" "$work/torn" && truncate -s -9 "$work/torn/checkpoints/iter_0000000/manifest.json"
 exits 4 "torn.*manifest.json" generate "load=$work/torn"
 exits 2 "CONFIG" eval
