@@ -58,8 +58,8 @@ typedef struct {
     const char *why;                   /* how the run ended, for people */
     int64_t saved;                     /* iteration of the newest checkpoint in the log; -1: none */
     int owes_copy;                     /* bool: a copy in memory was due while a save was under way */
-    int argc;
-    char **argv;                       /* [argc] arguments of the command */
+    int argc, nkeys;
+    char **argv, **keys;               /* [argc] arguments of the command; [nkeys] those that are key=value */
 } Training;
 
 static int speaks(const Training *t) { return t->run.grid.rank == 0; }
@@ -167,7 +167,8 @@ static void print_start(const Training *t)
     start_print(stdout, r);
     start_warn(t->cfg, t->total);
     Hint hint[HINTS];
-    int hinted = hints(hint, &(HintAsk){.c = t->cfg, .world = t->cfg->world,
+    int hinted = hints(hint, &(HintAsk){.path = t->cfg->path, .nargs = t->nkeys, .args = t->keys,
+                                        .c = t->cfg, .world = t->cfg->world,
                                         .microbatches = r->plan.lists[t->cfg->batch_steps - 1].m,
                                         .bubble = r->plan.sim.rate});
     for (int i = 0; i < hinted; i++)
@@ -604,6 +605,8 @@ int training_run(int argc, char **argv)
     Args a = cli_open("run", argc, argv);
     const char *path = cli_next(&a, "CONFIG");
     cli_end(&a);
+    t.nkeys = a.n;
+    t.keys = memcpy(xcalloc((size_t)a.n + 1, sizeof *t.keys), a.v, (size_t)a.n * sizeof *t.keys);
     listen_to_signals();
     t.cfg = start_config(path, &a, USE_TRAIN);
     hang_limits(t.cfg->hang_timeout, (double)t.cfg->distributed_timeout_minutes * 60, job_here());

@@ -59,6 +59,21 @@ static int64_t ragged(const Config *c, const char **name)
     return 0;
 }
 
+/* Whether the configuration is legal with a change of a key. */
+static int legal(const HintAsk *ask, const char *change)
+{
+    void *mark = keep_mark();
+    char **line = keep_alloc((size_t)ask->nargs + 1, sizeof *line);
+    Check k;
+    for (int i = 0; i < ask->nargs; i++)
+        line[i] = ask->args[i];
+    line[ask->nargs] = text_copy(change);
+    config_check(&k, ask->path, ask->nargs + 1, line, ask->world, USE_MODEL);
+    int fine = !k.n && !k.dropped;
+    keep_release(mark);
+    return fine;
+}
+
 int hints(Hint out[HINTS], const HintAsk *ask)
 {
     const Config *c = ask->c;
@@ -75,7 +90,8 @@ int hints(Hint out[HINTS], const HintAsk *ask)
              "more "
              "(global_batch_size, micro_batch_size), or fewer pipeline ranks%s",
              m, p, 100 * ask->bubble, PER_RANK * p,
-             c->pipeline_schedule == PIPELINE_SCHEDULE_ZB_V ? "" : ", or pipeline_schedule=zb-v");
+             c->pipeline_schedule != PIPELINE_SCHEDULE_ZB_V && legal(ask, "pipeline_schedule=zb-v")
+                 ? ", or pipeline_schedule=zb-v" : "");
     long twice = 2 * (long)c->micro_batch_size;
     if (ask->m && m % 2 == 0 && (p == 1 || m / 2 >= PER_RANK * p) &&
         pays(&a, ask, textf("micro_batch_size=%ld", twice)))

@@ -18,7 +18,8 @@ typedef struct {
 
 /* Finds hints. Each of them is true of this configuration, and says what to change:
  *   a tensor group has ranks on several hosts
- *   a pipeline of p ranks has fewer than 4p microbatches, and more than 10 % bubble
+ *   a pipeline of p ranks has fewer than 4p microbatches, and more than 10 % bubble; zb-v is named where it
+ *   is legal (where a checkpoint gives the model: nowhere)
  *   twice the micro batch fits, leaves 4p microbatches, and makes a step 1 % faster
  *   gradients are sharded and reduced after each of several microbatches, where a stage that reduces them
  *   once a step fits, and makes the step 1 % faster

@@ -43,6 +43,10 @@ hint "$few" 1 $optim $pipe global_batch_size=32
 hint 'leave a bubble' 0 $optim $pipe global_batch_size=128
 hint 'leave a bubble' 0 $optim $pipe global_batch_size=64 pipeline_schedule=zb-v
 hint 'leave a bubble' 0 $optim global_batch_size=32
+# zb-v is named where it is legal: not where the layers do not make two stages a rank, or stages are given
+hint "$few.*or fewer pipeline ranks, or pipeline_schedule=zb-v$" 1 $optim $pipe global_batch_size=32
+hint "$few.*or fewer pipeline ranks$" 1 $optim $pipe global_batch_size=32 num_layers=12
+hint "$few.*or fewer pipeline ranks$" 1 $optim $pipe global_batch_size=32 pipeline_model_parallel_layout="'Et*4|t*4|t*4|t*4L'"
 plan $optim $pipe global_batch_size=32
 grep -q "^hint .*$few" "$work/out" || fail "needs no machine"
 "$TRAIN" plan "$work/gpt.yaml" --world 32 $optim $pipe global_batch_size=32 --json | grep -q '"4 microbatches for 4 pipeline' || fail "--json"
@@ -75,6 +79,9 @@ tiny "$work/tiny.yaml" model.num_layers=4 train.train_iters=1 train.global_batch
 run() { TRAIN=$TRAIN scripts/launch -n 2 "$work/tiny.yaml" "save=$work/run" overwrite=true "$@" > "$work/out" 2>&1 || fail "run $*"; }
 run pipeline_model_parallel_size=2 global_batch_size=2
 [ "$(grep -c '^hint: 2 microbatches for 2 pipeline ranks leave a bubble of .*; change: 8 microbatches or more' "$work/out")" = 1 ] || fail "at the start"
+grep -q '^hint: .*, or pipeline_schedule=zb-v$' "$work/out" || fail "zb-v at the start"
+run pipeline_model_parallel_size=2 global_batch_size=2 num_layers=2
+grep -q '^hint: .*, or fewer pipeline ranks$' "$work/out" || fail "zb-v at the start, with too few layers"
 run pipeline_model_parallel_size=2 global_batch_size=16
 ! grep -q '^hint' "$work/out" || fail "a hint with enough microbatches"
 
