@@ -91,13 +91,15 @@ static int of_experts(int i, const Config *saved)
            options[i].change == CHANGE_REFUSE;
 }
 
+/* Returns 1 if the key gives the batch size. One that is given replaces both of the run. */
+static int of_batch(int i) { return i == OPT_global_batch_size || i == OPT_step_batch_size_schedule; }
+
 /* Returns 1 if the key decides which tokens are read or, with `batches`, how many at a time. These keys
  * and the model's are all that a loss depends on. */
 static int of_reading(int i, int batches)
 {
     return !strcmp(options[i].section, "data") || i == OPT_seed ||
-           (batches && (i == OPT_micro_batch_size || i == OPT_global_batch_size ||
-                        i == OPT_step_batch_size_schedule || i == OPT_eval_iters));
+           (batches && (i == OPT_micro_batch_size || of_batch(i) || i == OPT_eval_iters));
 }
 
 /* Returns 1 if the key says which of the model's token ids ends a document; those of bytes are known. */
@@ -152,12 +154,14 @@ void config_take(Check *k, const Config *saved, int alone, ConfigUse use)
     Config *c = k->cfg;
     int positions = left_out(k, OPT_max_position_embeddings), corpus = 0;
     int scaling = !left_out(k, OPT_rope_scaling);
+    int batch = !left_out(k, OPT_global_batch_size) || !left_out(k, OPT_step_batch_size_schedule);
     int formats = alone && use & USE_EVAL && left_out(k, OPT_params_dtype);
     for (int i = 0; i < OPTIONS; i++)
         corpus |= of_corpus(i) && i != OPT_split && !left_out(k, i);
     for (int i = 0; i < OPTIONS; i++)
         if ((of_model(i) || of_experts(i, saved) || of_vocabulary(i, saved) ||
-             (alone && of_reading(i, use & USE_DATA) && !(corpus && of_corpus(i))) ||
+             (alone && of_reading(i, use & USE_DATA) && !(corpus && of_corpus(i)) &&
+              !(batch && of_batch(i))) ||
              (formats && of_formats(i))) &&
             left_out(k, i) && saved->given[i] && !(scaling && of_scaling(i))) {
             option_copy(&options[i], c, saved);

@@ -50,6 +50,15 @@ echo "$(loss "$work/half/metrics.jsonl") $(loss "$work/log")" | awk '{ d = $1 - 
 run eval "load=$work/half" params_dtype=fp64 --json
 echo "$(loss "$work/half/metrics.jsonl") $(loss "$work/log")" | awk '{ d = $1 - $2; exit !($1 > 1 && d * d > 1e-18) }' ||
     fail "bf16, although fp64 was asked for"
+# the batch in one of its two ways, whichever the run had
+tokens() { grep -q "\"tokens\": $1," "$work/log" || fail "not $1 tokens: batch $2"; }
+run "$work/whole.yaml" "save=$work/grown" global_batch_size=null "step_batch_size_schedule='0:2 200:8'"
+run eval "load=$work/grown" eval_iters=1 --json
+tokens 256 "of the run's end"
+run eval "load=$work/grown" eval_iters=1 global_batch_size=6 --json
+tokens 192 "given for a run that had a schedule"
+run eval "load=$work/run" eval_iters=1 "step_batch_size_schedule='0:12'" --json
+tokens 384 "by a schedule for a run that had none"
 
 run inspect "$work/run"
 run export "$work/run" -o "$work/hf"
