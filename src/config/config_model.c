@@ -84,18 +84,18 @@ uint64_t config_fingerprint(const Config *cfg)
 
 static int of_model(int option) { return !strcmp(options[option].section, "model"); }
 
-/* Returns 1 if the key belongs to the experts of a model that has some. */
-static int of_experts(int i, const Config *saved)
+/* Returns 1 if the key belongs to the experts of a model that has some: to the model or, with `numbers`, to
+ * what a run computes with it, as the experts' capacity does. */
+static int of_experts(int i, const Config *saved, int numbers)
 {
     return saved->num_moe_experts != CFG_ABSENT && !strcmp(options[i].section, "moe") &&
-           options[i].change == CHANGE_REFUSE;
+           (options[i].change == CHANGE_REFUSE || (numbers && options[i].change == CHANGE_WARN));
 }
 
 /* Returns 1 if the key gives the batch size. One that is given replaces both of the run. */
 static int of_batch(int i) { return i == OPT_global_batch_size || i == OPT_step_batch_size_schedule; }
 
-/* Returns 1 if the key decides which tokens are read or, with `batches`, how many at a time. These keys
- * and the model's are all that a loss depends on. */
+/* Returns 1 if the key decides which tokens are read or, with `batches`, how many at a time. */
 static int of_reading(int i, int batches)
 {
     return !strcmp(options[i].section, "data") || i == OPT_seed ||
@@ -138,8 +138,8 @@ const char *config_other_model(const Check *k, const Config *saved)
 {
     const char *list = "";
     for (int i = 0; i < OPTIONS; i++) {
-        if (!(of_model(i) || of_experts(i, saved)) || options[i].change != CHANGE_REFUSE || left_out(k, i) ||
-            !saved->given[i] || !config_differs(k->cfg, saved, i))
+        if (!(of_model(i) || of_experts(i, saved, 0)) || options[i].change != CHANGE_REFUSE ||
+            left_out(k, i) || !saved->given[i] || !config_differs(k->cfg, saved, i))
             continue;
         char *then = config_text(saved, i), *now = config_text(k->cfg, i);
         list = textf("%s%s%s is %s there, %s here", list, *list ? "; " : "", options[i].key, then, now);
@@ -159,7 +159,7 @@ void config_take(Check *k, const Config *saved, int alone, ConfigUse use)
     for (int i = 0; i < OPTIONS; i++)
         corpus |= of_corpus(i) && i != OPT_split && !left_out(k, i);
     for (int i = 0; i < OPTIONS; i++)
-        if ((of_model(i) || of_experts(i, saved) || of_vocabulary(i, saved) ||
+        if ((of_model(i) || of_experts(i, saved, alone && use & USE_EVAL) || of_vocabulary(i, saved) ||
              (alone && of_reading(i, use & USE_DATA) && !(corpus && of_corpus(i)) &&
               !(batch && of_batch(i))) ||
              (formats && of_formats(i))) &&

@@ -25,6 +25,8 @@ on() {
         fail "$command on $ranks, $*: exit $?"
 }
 on 1 eval "$work/eval" --json
+"$train" eval load="$work/run" cpu_isa="${ISA:-auto}" --json > "$work/alone" 2> "$work/log" || fail "eval without a configuration: exit $?"
+cmp "$work/eval" "$work/alone" || fail "eval without a configuration does not obey the run's capacity"
 on 1 eval "$work/free" --json moe_expert_capacity_factor=null
 cmp -s "$work/eval" "$work/free" && fail "eval without a capacity gives what eval with it gives"
 on 1 generate "$work/text" --prompt "The " --tokens 24 --temperature 1
