@@ -149,7 +149,8 @@ static void rules_model(Check *k)
          "%ld does not divide num_attention_heads %ld; nearest: %s", c->num_query_groups,
          c->num_attention_heads, check_nearest_divisors(c->num_attention_heads, c->num_query_groups));
     RULE(ON2(max_position_embeddings, seq_length), c->max_position_embeddings < c->seq_length, "%ld is below "
-         "seq_length %ld; use %ld or more", c->max_position_embeddings, c->seq_length, c->seq_length);
+         "seq_length %ld; use %ld or more, or a seq_length of at most %ld", c->max_position_embeddings,
+         c->seq_length, c->seq_length, c->max_position_embeddings);
     int64_t turned = (int64_t)((double)c->kv_channels * c->rotary_percent);
     RULE(ON3(rotary_percent, kv_channels, position_embedding_type),
          c->position_embedding_type == POSITION_EMBEDDING_TYPE_ROPE && (turned < 2 || turned % 2),
