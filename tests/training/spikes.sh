@@ -187,6 +187,11 @@ run 2 0 replay "$work/zero3" --iteration "$at" --json
 said again true bitwise true
 run 1 2 replay "$work/skip" --iteration 1
 grep -q 'error\[replay\]' "$work/log" || bad "a step that is not kept"
+# a run that is shorter now: its samples are made for the kept step, too
+run 1 0 replay "$work/skip" --iteration "$at" --json train_iters=3 "data_path=[1, $work/corpus, 2, $work/corpus]"
+said again true corpus_changed true
+run 1 2 replay "$work/skip" --iteration "$at" global_batch_size=4 train_iters=3
+grep -q 'error\[replay\] .*starts at sample .*change: the batch sizes' "$work/log" || bad "other batch sizes"
 
 # ---- a step that is not finite, on one rank and on four
 for n in 1 4; do
