@@ -86,19 +86,19 @@ static int rank_0_first(int code)
 
 static int dispatch(int argc, char **argv)
 {
-    int rank;
-    if (job_launched(&rank) > 1 && rank)
+    int rank, other = job_launched(&rank) > 1 && rank;
+    if (other)
         die_hooks(NULL, rank_0_first, NULL);
     if (argc < 2)
         die(EXIT_CONFIG, "usage", "train without a configuration and without a command does nothing; change: "
             "`train CONFIG.yaml`; `train help` lists the commands");
     if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))
-        return command_help(0, NULL);
+        return do_command(commands_find("help"), 0, NULL);
     if (!strcmp(argv[1], "--version"))
-        return puts(config_build_id()), puts(cuda_built()), EXIT_DONE;
+        return other ? EXIT_DONE : (puts(config_build_id()), puts(cuda_built()), EXIT_DONE);
     const Command *c = commands_find(argv[1]);
     if (asks_for_help(argc - 1, argv + 1))
-        return command_help(1, &(char *){c ? argv[1] : "run"});
+        return do_command(commands_find("help"), 1, &(char *){c ? argv[1] : "run"});
     return c ? do_command(c, argc - 2, argv + 2) : command_or_file(argc - 1, argv + 1);
 }
 

@@ -2,6 +2,7 @@
 # tests/commands/first_day.sh -- questions, mistypings and habits from other programs of a new user. Every
 # mistake ends with its exit code and one line that says what to write instead.
 set -u
+launch=$PWD/scripts/launch
 cd "$WORK" || exit 1
 cat > c.yaml <<YAML
 model: {num_layers: 2, hidden_size: 32, num_attention_heads: 2, seq_length: 16}
@@ -58,6 +59,16 @@ for command in run plan schedule bubble sweep tokenize generate eval import expo
     says 0 "^train $command " $command -h
 done
 says 0 '\[--seed N\] \[--json\]$' help generate
+# of several ranks one answers
+for question in --version --help "eval --help" "c.yaml -h"; do
+    # shellcheck disable=SC2086
+    "$TRAIN" $question > alone 2>&1
+    # shellcheck disable=SC2086
+    TRAIN=$TRAIN "$launch" -n 2 $question > out 2>&1 && cmp -s alone out && continue
+    bad=$((bad + 1))
+    echo "scripts/launch -n 2 $question:"
+    head -n 5 out
+done
 says 0 '\[--tokenizer byte\]$' help tokenize
 "$TRAIN" help keys > keys
 while read -r key; do
