@@ -25,6 +25,7 @@ static atomic_int held_saves;       /* not 0: pwrite waits where it is for a che
 static atomic_int flips;            /* so many writes after the start of a file write one bit wrong */
 static int plain_names;             /* bool: renameat2 knows no flags, as on NFS and Lustre */
 static int slow_names;              /* ms that rename and unlink wait before they do it */
+static atomic_int slow_flush;       /* ms that the next fsync takes longer */
 static atomic_int drops;            /* files taken out of memory so far */
 static int fail_after = -1;         /* number of writes and flushes before all fail; -1: none fails */
 static int fail_with;               /* errno of the calls that fail after fail_after */
@@ -137,7 +138,11 @@ int posix_fadvise(int fd, off_t at, off_t n, int advice)
     return syscall(SYS_fadvise64, fd, at, n, advice) < 0 ? errno : 0;
 }
 
-int fsync(int fd) { return faulty("fsync") || full() ? -1 : (int)syscall(SYS_fsync, fd); }
+int fsync(int fd)
+{
+    usleep((useconds_t)(1000 * atomic_exchange(&slow_flush, 0)));
+    return faulty("fsync") || full() ? -1 : (int)syscall(SYS_fsync, fd);
+}
 #ifdef __SANITIZE_THREAD__          /* which must hear of it, or mixes up the files of one number */
 int __interceptor_close(int fd);
 int close(int fd) { return faulty("close") ? -1 : __interceptor_close(fd); }

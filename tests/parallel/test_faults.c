@@ -15,20 +15,21 @@
  * number of the first allocation of each chain of callers).
  * FAULT_DIR: folder in which every rank leaves a file named after its process id; the rank that dies also
  * leaves `died`, whose time is the time of its death. HOW, instead of death: mpirun (its parent is
- * killed), segv, bus (a write to an address that is not there; to a page behind the end of its file),
- * full, eio (from now on no file can be written or flushed), memory (from now on no memory can be had),
- * die (an error line that names no iteration), fall (that, then a crash in MPI_Abort), stop (SIGSTOP),
- * loop (computes for ever), sleep (waits for a signal that does not come), pipe (reads a FIFO that nobody
- * writes), disk (sleeps in the system where only SIGKILL wakes it, as before a file system that does not
- * answer), thread (another thread keeps the engine's lock), drop (the next message that it sends is
- * lost), nap (sleeps for four seconds and goes on), hold (nothing more of a checkpoint on the disk is
- * written; three iterations later the rank is killed), down (rounds down from now on; MICROSECONDS is 0:
- * a signal's handler cannot change modes), slow (for 20 iterations every instruction of SITE takes
+ * killed), job (its parent's parent is killed; the rank stands still), segv, bus (a write to an address
+ * that is not there; to a page behind the end of its file), full, eio (from now on no file can be written
+ * or flushed), memory (from now on no memory can be had), die (an error line that names no iteration),
+ * fall (that, then a crash in MPI_Abort), stop (SIGSTOP), loop (computes for ever), sleep (waits for a
+ * signal that does not come), pipe (reads a FIFO that nobody writes), disk (sleeps in the system where
+ * only SIGKILL wakes it, as before a file system that does not answer), thread (another thread keeps the
+ * engine's lock), drop (the next message that it sends is lost), nap (sleeps for four seconds and goes
+ * on), flush (the next flush of a file takes eight seconds), hold (nothing more of a checkpoint on the
+ * disk is written; three iterations later the rank is killed), down (rounds down from now on; MICROSECONDS
+ * is 0: a signal's handler cannot change modes), slow (for 20 iterations every instruction of SITE takes
  * MICROSECONDS percent longer than these usually did; SITE `all`: F, B and S), pause (in that iteration
- * SITE takes MICROSECONDS longer each time: letters as above, or "save"), link (from the first
- * instruction of that iteration on each operation of the group named SITE takes so much longer), op
- * (likewise each op of the device named SITE, or `every` op), late (each sample takes the loader so much
- * longer, in every iteration).
+ * SITE takes MICROSECONDS longer each time: letters as above, or "save"), link (from the first instruction
+ * of that iteration on each operation of the group named SITE takes so much longer), op (likewise each op
+ * of the device named SITE, or `every` op), late (each sample takes the loader so much longer, in every
+ * iteration).
  * PRETEND_ISA, PRETEND_THREADS, PRETEND_BUILD: the instruction set and the number of threads that this
  * rank computes with, and the build that it says to be. */
 #define _GNU_SOURCE
@@ -290,6 +291,17 @@ static void write_behind_end(void)
     *p = 1;
 }
 
+/* Kills the parent of this process's parent: scripts/launch_job. */
+static void kill_launch_job(void)
+{
+    char path[32];
+    int job = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", getppid());
+    FILE *f = fopen(path, "re");
+    if (f && fscanf(f, "%*d %*s %*c %d", &job) == 1 && job > 1)
+        kill(job, SIGKILL);
+}
+
 static void strike(int sig)
 {
     static volatile double sum;
@@ -318,6 +330,8 @@ static void strike(int sig)
         sleep_deep();
     else if (!strcmp(how, "nap"))
         usleep(4000000);
+    else if (!strcmp(how, "flush"))
+        slow_flush = 8000;
     else if (!strcmp(how, "hold"))
         held_saves = 1;
     else if (!strcmp(how, "drop"))
@@ -327,12 +341,15 @@ static void strike(int sig)
     else if (!strcmp(how, "thread"))
         for (pthread_create(&thread, NULL, keep_lock, NULL); !held;)
             usleep(100);
-    else
+    else {
+        if (!strcmp(how, "job"))
+            kill_launch_job();
         for (;;)
             if (strcmp(how, "loop"))
                 pause();
             else
                 sum += 1;
+    }
 }
 
 int __wrap_message_advance(Request *r)
