@@ -47,6 +47,12 @@ if [ -z "${1:-}" ]; then
     [ "$(restarted)" = 2 ] || fail "two steps of one error line"
     run 93 '3 B 5 0 die\n3 B 5 0 die\n' 5 $model       # the same line at the same step
     grep -q '^error\[crash-loop\] died twice in the same way at step 5: error\[memory\]' "$work/log" || fail "one step"
+    run 0 '3 B 5 0 job\n3 B 6 0 job\n' 5 $model        # launch_job, which keeps the step, is killed
+    [ "$(restarted)" = 2 ] || fail "launch_job killed at two steps"
+    same model "$work/run" "launch_job killed at two steps"
+    eval "$(grep '^age()' "${launch}_restarts")"        # a file server whose clock is ahead
+    touch -d '+1 hour' "$work/ahead"
+    [ "$(age "$work/ahead")" = 0 ] || fail "a file of the next hour is $(age "$work/ahead") s old"
     ranks=1                                             # the launcher alone sees these: two steps of one cause
     run 0 '0 B 5 0\n0 B 6 0\n' 5
     [ "$(grep -c '^restart .* rank 0 .*died in B0.0 of iteration [56]; .* goes on after iteration 3 ' "$work/log")" = 2 ] ||
