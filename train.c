@@ -51,7 +51,7 @@ typedef struct {
     Log *log;
     Loader *valid;
     int64_t total;                     /* iterations of the whole run */
-    double started;                    /* seconds: time of the start */
+    double started;                    /* seconds: time of the job's first start */
     int save_asked, stop_asked, late;  /* on any rank: SIGUSR1; signal to stop, 0: none; out of time */
     double saved_after, grace;         /* seconds from stop_asked to a save's end if begun now; to the kill */
     SaveTimes times;                   /* of this start */
@@ -594,12 +594,19 @@ static void start_log(Training *t)
     free(command);
 }
 
+/* Seconds since the job's first start, where a launcher has started it again (scripts/launch_restarts). */
+static double age_of_job(void)
+{
+    const char *age = getenv("GRIDIRON_AGE");
+    return age ? strtod(age, NULL) : 0;
+}
+
 /* Trains: the command `run`. Exported, so that the backtrace of a crash names it. */
 int training_run(int argc, char **argv)
 {
     static Training t;                 /* it lives as long as the process */
     char why[WHY], said[TRACE_SAID];
-    t.started = now();
+    t.started = now() - age_of_job();
     t.argc = argc;
     t.argv = argv;
     Args a = cli_open("run", argc, argv);

@@ -53,6 +53,12 @@ if [ -z "${1:-}" ]; then
     eval "$(grep '^age()' "${launch}_restarts")"        # a file server whose clock is ahead
     touch -d '+1 hour' "$work/ahead"
     [ "$(age "$work/ahead")" = 0 ] || fail "a file of the next hour is $(age "$work/ahead") s old"
+    # the time before a restart, which waits for 1 s, counts; then an hour is over
+    echo "[ \"\$OMPI_COMM_WORLD_RANK\" != 0 ] || echo \"\$GRIDIRON_AGE\" > '$work/age'; GRIDIRON_AGE=3600" > "$work/before.2"
+    # shellcheck disable=SC2086
+    run 75 '1 F 2 0\n' 3 $data exit_duration_in_mins=60
+    awk '{ exit $1 < 1 }' "$work/age" && grep -q '^stopped at exit_duration_in_mins with a checkpoint: iteration 1 of 12' "$work/log" ||
+        fail "exit_duration_in_mins after a restart: $(cat "$work/age")"
     ranks=1                                             # the launcher alone sees these: two steps of one cause
     run 0 '0 B 5 0\n0 B 6 0\n' 5
     [ "$(grep -c '^restart .* rank 0 .*died in B0.0 of iteration [56]; .* goes on after iteration 3 ' "$work/log")" = 2 ] ||
