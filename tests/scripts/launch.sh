@@ -129,8 +129,33 @@ caught=$((0x$(awk '$1 == "SigCgt:" { print $2 }' "/proc/$pid/status") & 0x4c0))
 kill -TERM $job
 await $job
 
-# told to end while ranks start, mpirun may end with 1 and a line of its event library alone
+# a folder for temporary files that is cleaned of what is old while a job runs: the job makes its files new each hour, which
+# is a tenth of a second here. Where the file that says that the ranks have found each other is gone all the same, or all files
+# are, the job goes on; without all it still saves when it is asked to
 mkdir "$work/bin"
+printf '#!/bin/sh\n[ "$1" = 3600 ] || exec %s "$@"\nexec %s 0.1\n' "$(command -v sleep)" "$(command -v sleep)" > "$work/bin/sleep"
+chmod +x "$work/bin/sleep"
+for gone in old together '*'; do
+    rm -rf "$work/run"
+    : > "$work/out"
+    PATH=$work/bin:$PATH TMPDIR=$work/tmp GRIDIRON_START_SECONDS=1 scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$work/out" 2>&1 &
+    job=$!
+    for _ in $(seq 6000); do ! grep -q ' iteration ' "$work/out" || break; sleep 0.02; done
+    case $gone in
+    old)    find "$work/tmp" -exec touch -d '20 days ago' {} +
+            for _ in $(seq 600); do [ -n "$(find "$work/tmp" -name together -mtime +10)" ] || break; sleep 0.1; done
+            [ -z "$(find "$work/tmp" -mindepth 1 -mtime +10)" ] || { echo "# old: $(find "$work/tmp" -mindepth 1 -mtime +10)"; bad=1; } ;;
+    *)      rm -r "$work"/tmp/gridiron.*/$gone
+            sleep 3 ;;
+    esac
+    case $gone in together) signal=TERM code=143 ;; *) signal=USR1 code=75 ;; esac
+    kill -$signal $job
+    await $job
+    rc=$?
+    [ $rc = $code ] && [ -z "$(left)" ] || { echo "# $gone is gone: code $rc, left: $(left)"; tail -n 5 "$work/out"; bad=1; }
+done
+
+# told to end while ranks start, mpirun may end with 1 and a line of its event library alone
 printf '#!/bin/sh\necho "[warn] Epoll MOD(1) on fd 23 failed." >&2\nexit 1\n' > "$work/bin/mpirun"
 chmod +x "$work/bin/mpirun"
 PATH=$work/bin:$PATH scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$work/out" 2>&1
