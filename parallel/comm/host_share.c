@@ -21,7 +21,9 @@ int host_share_first(Comm *c)
 
 void *host_share(Comm *c, int first, size_t *bytes, const char *what)
 {
-    int makes = c->rank == first, fd = makes ? host_memory_take(*bytes, what) : -1;
+    /* what nobody else opens needs no descriptor: the limit on file sizes counts such memory as a file */
+    int makes = c->rank == first, alone = c->size == 1;
+    int fd = makes && !alone ? host_memory_take(*bytes, what) : -1;
     int64_t mine[3] = {getpid(), fd, makes ? (int64_t)*bytes : 0};
     int64_t *all = xcalloc(3 * (size_t)c->size, sizeof *all);
     const int64_t *of = all + 3 * first;
@@ -30,12 +32,14 @@ void *host_share(Comm *c, int first, size_t *bytes, const char *what)
         fd = host_memory_open((int)of[0], (int)of[1], first, c->rank);
         *bytes = (size_t)of[2];
     }
-    void *p = mmap(NULL, *bytes, PROT_READ | (makes ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+    void *p = mmap(NULL, *bytes, PROT_READ | (makes ? PROT_WRITE : 0),
+                   MAP_SHARED | (alone ? MAP_ANONYMOUS : 0), fd, 0);
     if (p == MAP_FAILED)
         die(EXIT_RESOURCE, "shared-memory", "cannot map %s that the ranks of a host share: %s; change: free "
             "memory, or raise the limit on it (ulimit -v)", what, strerror(errno));
     c->barrier(c);             /* the descriptor stays open until all have it */
-    close(fd);
+    if (!alone)
+        close(fd);
     free(all);
     return p;
 }

@@ -37,6 +37,10 @@ wanted 5 'File too large' sh -c 'ulimit -f 8 && exec "$@"' sh "$TRAIN" tokenize 
 wanted 5 'File too large' sh -c 'ulimit -f 64 && exec "$@"' sh "$TRAIN" export "$work/run" -o "$work/hf"
 wanted 5 'larger than 4 KB' sh -c 'ulimit -f 8 && exec "$@"' sh scripts/launch -n 2 "$work/tiny.yaml" save="$work/two"
 wanted 5 'File too large' sh -c 'ulimit -f 40000 && exec "$@"' sh scripts/launch -n 2 "$work/tiny.yaml" save="$work/two"
+# the order of the samples of one process is no file: here it takes more bytes than a file may have
+sh -c 'ulimit -f 2000 && exec "$@"' sh "$TRAIN" "$work/tiny.yaml" save="$work/ordered" train_iters=1000000 exit_interval=2 > "$work/log" 2>&1
+rc=$?
+[ $rc = 75 ] || { echo "an order larger than a file may be: code $rc"; tail -n 3 "$work/log"; bad=1; }
 [ -z "$(find "$work/run" "$work"/new* -name '*.tmp')" ] || { find "$work/run" "$work"/new* -name '*.tmp'; bad=1; }
 
 # ---- a disk that cannot read
@@ -120,10 +124,10 @@ LD_PRELOAD="$work/eio.so" EIO_OF=corpus.bin SLOW_MS=40 "$TRAIN" "$work/tiny.yaml
 same whole "$work/run" "a slow disk"
 sed -n 's/.*"data_ms": \([0-9.]*\).*/\1/p' "$work/run/metrics.jsonl" |
     awk '$1 >= 40 { n++ } END { exit n < 3 }' || fail "the wait for a slow disk is not told as the data's"
-# one rank of two
+# one rank of two, the one that does not check the corpus: it reads its batches alone, eight or more times in eight steps
 cat > "$work/train" <<SH
 #!/bin/sh
-[ "\$OMPI_COMM_WORLD_RANK" = 1 ] && export LD_PRELOAD="$work/eio.so" EIO_OF=corpus.bin EIO_FROM=$((from / 4))
+[ "\$OMPI_COMM_WORLD_RANK" = 1 ] && export LD_PRELOAD="$work/eio.so" EIO_OF=corpus.bin EIO_FROM=6
 exec "$TRAIN" "\$@"
 SH
 chmod +x "$work/train"
