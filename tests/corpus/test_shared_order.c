@@ -34,15 +34,15 @@ static void rights(char may[5])
 }
 
 /* The samples of a run's loader are those of one that a process opens by itself. makers: hosts. */
-static void test_order(Run *r, int n, const char **path, int64_t samples, int64_t makers)
+static void test_order(Run *r, Split split, int n, const char **path, int64_t samples, int64_t makers)
 {
     Comm *all = &r->grid.all;
     Config c = {.vocab_size = 257, .seq_length = SEQ, .micro_batch_size = 1, .seed = 7, .split = "80,20",
                 .max_epochs = CFG_ABSENT, .null_tokenizer_eod_id = CFG_ABSENT, .eod_mask_loss = 1,
                 .data_path = {n, path}};
     Positions whole = positions_one(0, SEQ);
-    Loader *own = loader_open(&c, SPLIT_TRAIN, samples, 0, 1, &whole, &sharers_none);
-    Loader *shared = start_loader(&c, r, SPLIT_TRAIN, samples);
+    Loader *own = loader_open(&c, split, samples, 0, 1, &whole, &sharers_none);
+    Loader *shared = start_loader(&c, r, split, samples);
     char *why = NULL, may[5];
     int32_t a[SEQ + 1], b[SEQ + 1];
     CHECK(loader_samples(shared) == loader_samples(own) && loader_passes(shared) == loader_passes(own) &&
@@ -60,6 +60,8 @@ static void test_order(Run *r, int n, const char **path, int64_t samples, int64_
     CHECK(made == makers, "%ld ranks have worked it out, not %ld", made, makers);
     loader_close(own);
     loader_close(shared);
+    rights(may);
+    CHECK(!strcmp(may, "none"), "rank %d has %s after loader_close", r->grid.rank, may);
 }
 
 int main(void)
@@ -77,9 +79,12 @@ int main(void)
     }
     r.grid.all.barrier(&r.grid.all);
     char *a = xasprintf("raw:%s/a", work), *b = xasprintf("raw:%s/b", work);
-    test_order(&r, 1, (const char *[]){a}, 1200, makers);
-    test_order(&r, 2, (const char *[]){a, b}, -1, makers);
-    test_order(&r, 4, (const char *[]){"3", a, "1", b}, 700, makers);
+    test_order(&r, SPLIT_TRAIN, 1, (const char *[]){a}, 1200, makers);
+    test_order(&r, SPLIT_TRAIN, 2, (const char *[]){a, b}, -1, makers);
+    test_order(&r, SPLIT_TRAIN, 4, (const char *[]){"3", a, "1", b}, 700, makers);
+    /* a Megatron pair, whose second share does not begin with its first sequence; several epochs */
+    test_order(&r, SPLIT_VALID, 1, (const char *[]){"tests/golden/corpus"}, 300, makers);
+    test_order(&r, SPLIT_VALID, 4, (const char *[]){"3", "tests/golden/corpus", "1", a}, 700, makers);
     grid_close(&r.grid);
     free(a);
     free(b);
