@@ -64,6 +64,7 @@ void flight_open(int fd, int ranks, int local, int rank, int world, int host)
     is_main = 1;
     host_name(me->host);
     snprintf(me->where, sizeof me->where, "rank %d", rank);
+    put(me->note, sizeof me->note, "start");   /* as on the page, which is older */
     me->rank = rank;
     me->progress = now();
     me->pid = getpid();

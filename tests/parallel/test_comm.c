@@ -2,6 +2,7 @@
  * poisoned outputs, many operations in flight, floats against sums formed here in the documented order.
  * Arguments: none, a seed (odd: with checksums), or `lost SITE` for tests/parallel/rank_lost.sh.
  * GRIDIRON_RANKS_PER_HOST splits the ranks of this host in groups that act as separate hosts. */
+#include "flight.h"
 #include "grid.h"
 #include "half.h"
 #include "job.h"
@@ -476,6 +477,7 @@ static void layouts(void)
                 grid_parse_order(tp % 2 ? "tp-cp-ep-dp-pp" : "pp-dp-tp-cp-ep", spec.order);
                 spec.experts = grid_expert_size(&spec, world, expert);
                 grid_open(&g, &spec, world, rank);
+                CHECK(!strcmp(flight_here()->rank[0].note, "start"), "a hang in the start has no name");
                 int n = known(&g, k);
                 many_at_once(k, n, 3);
                 float_bits(&k[4]);
