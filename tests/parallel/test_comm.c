@@ -477,7 +477,8 @@ static void layouts(void)
                 grid_parse_order(tp % 2 ? "tp-cp-ep-dp-pp" : "pp-dp-tp-cp-ep", spec.order);
                 spec.experts = grid_expert_size(&spec, world, expert);
                 grid_open(&g, &spec, world, rank);
-                CHECK(!strcmp(flight_here()->rank[0].note, "start"), "a hang in the start has no name");
+                CHECK(world == 1 || !strcmp(flight_here()->rank[0].note, "start"),
+                      "a hang in the start has no name");
                 int n = known(&g, k);
                 many_at_once(k, n, 3);
                 float_bits(&k[4]);
