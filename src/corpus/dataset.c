@@ -360,20 +360,7 @@ static void ready_alone(void *ctx) { (void)ctx; }
 const Sharers sharers_none = {1, take_alone, ready_alone, NULL};
 
 /* What lies before the arrays. The pointers of a Dataset there are NULL: each rank has its own. */
-typedef struct { int64_t samples, mixed; uint64_t opened; Dataset set[]; } Head;
-
-/* A hash of which files were found when the corpora were opened. */
-static uint64_t opened(const Blend *b)
-{
-    uint64_t hash = HASH_SEED;
-    for (int i = 0; i < b->corpora; i++) {
-        const Corpus *c = b->corpus[i];
-        hash = hash64(&c->sequences, sizeof c->sequences, hash);
-        for (int f = 0; f < c->files; f++)
-            hash = hash64(&c->file[f].size, sizeof c->file[f].size, hash);
-    }
-    return hash;
-}
+typedef struct { int64_t samples, mixed; Dataset set[]; } Head;
 
 /* The place of an array of n elements behind the `*at` bytes that are taken; what `now` holds goes there.
  * base NULL: counts, and leaves the array where it is. */
@@ -436,7 +423,6 @@ static void make_order(Blend *b, const double *weights, uint32_t seed, const Sha
     Head *h = b->shared = with->take(with->ctx, &b->shared_bytes);
     h->samples = b->samples;
     h->mixed = mixed;
-    h->opened = opened(b);
     for (int i = 0; i < b->corpora; i++) {
         h->set[i] = b->set[i];
         h->set[i].corpus = h->set[i].window.corpus = NULL;
@@ -451,22 +437,16 @@ static void make_order(Blend *b, const double *weights, uint32_t seed, const Sha
     with->ready(with->ctx);
 }
 
-/* Gets the arrays. They number the files that the maker has opened: on a rank that has found others, as
- * where one was added in between, they would name other tokens. */
-static int get_order(Blend *b, const Sharers *with, char **why)
+static void get_order(Blend *b, const Sharers *with)
 {
     const Head *h = b->shared = with->take(with->ctx, &b->shared_bytes);
     with->ready(with->ctx);
-    if (h->opened != opened(b))
-        return fail(why, "%s: its files changed while the ranks of this host opened them; change: start "
-                    "again when nothing writes to them", b->corpus[0]->name);
     b->samples = h->samples;
     for (int i = 0; i < b->corpora; i++) {
         b->set[i] = h->set[i];
         b->set[i].corpus = b->set[i].window.corpus = b->corpus[i];
     }
     place_all(b, (int)h->mixed, b->shared);
-    return 1;
 }
 
 int blend_open(Blend *b, int n, const char *const *path, const char *split, int which, int64_t wanted,
@@ -488,12 +468,12 @@ int blend_open(Blend *b, int n, const char *const *path, const char *split, int 
         streams += corpus_is_stream(spec[i]);
     ok = ok && open_corpora(b, sets, spec, !weights && sets > 1 && streams == sets, why);
     ok = ok && (!with->maker || count_samples(b, edges + which, weights, wanted, seq, why));
-    if (ok && with->maker)
-        make_order(b, weights, seed, with);
-    else
-        ok = ok && get_order(b, with, why);
     if (!ok)
         blend_close(b);
+    else if (with->maker)
+        make_order(b, weights, seed, with);
+    else
+        get_order(b, with);
     free(weights);
     free(spec);
     return ok;

@@ -75,8 +75,7 @@ typedef struct {
  *   with    in        who shares the arrays: the maker alone looks for what is wrong with a share or a
  *                     number of samples
  *   why     out       if 0 is returned: a corpus has fewer tokens than one sample, an index does not fit
- *                     its integers, a read has failed, split or path is wrong, or the maker has
- *                     opened other files */
+ *                     its integers, a read has failed, or split or path is wrong */
 int blend_open(Blend *b, int n, const char *const *path, const char *split, int which, int64_t wanted,
                int64_t seq, uint32_t seed, const Sharers *with, char **why);
 void blend_close(Blend *b);

@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define SLOTS 4                            /* batches: one held by the caller, three read ahead */
 #define SCAN_BYTES ((int64_t)1 << 30)      /* bytes: a smaller corpus is scanned whole at open */
@@ -17,9 +16,6 @@ typedef struct {
     int64_t room;       /* samples that the arrays have room for */
     char *why;          /* error of reading, with which the caller dies; NULL: none */
 } Slot;
-
-/* What reading the corpora has found: their hash, and the first one without ends of documents, -1: none. */
-typedef struct { uint64_t fingerprint; int64_t endless; } Found;
 
 struct Loader {
     const char *key;               /* key of the corpus: data_path, valid_data_path, ... */
@@ -31,7 +27,8 @@ struct Loader {
     int32_t *text, *start;         /* [seq + 1] tokens of one sample and the first positions of their
                                       documents, for the thread alone */
     struct { int64_t first, n; const int32_t *tokens; } given; /* of loader_give */
-    Found found;
+    uint64_t fingerprint;
+    const char *endless;           /* what loader_endless returns */
     double waited;                 /* seconds blocked in loader_get */
 
     /* Batch q of a series of calls lies in slot q % SLOTS. The caller holds batch taken - 1; the thread
@@ -226,12 +223,11 @@ static int has_end(const Loader *l, const Corpus *c)
     return i < n;
 }
 
-static void check_corpus(const Loader *l, int i, Found *found)
+/* Dies where the corpus cannot be the run's. */
+static void check_corpus(const Loader *l, const Corpus *c)
 {
-    const Corpus *c = l->blend.corpus[i];
     char *why = NULL;
     TokenRange range;
-    uint64_t print;
     int64_t bytes = 0;
     for (int f = 0; f < c->files; f++) {
         bytes += c->file[f].size;
@@ -239,27 +235,26 @@ static void check_corpus(const Loader *l, int i, Found *found)
             die(EXIT_DATA, "data", "%s: %s: holds u16 tokens, which cannot name %ld ids; change: vocab_size, "
                 "or tokenize again", l->key, c->file[f].path, l->vocab);
     }
-    if ((bytes < SCAN_BYTES && !corpus_scan(c, l->vocab, &range, &why)) ||
-        !corpus_fingerprint(c, &print, &why))
+    if (bytes < SCAN_BYTES && !corpus_scan(c, l->vocab, &range, &why))
         die(EXIT_DATA, "data", "%s: %s", l->key, why);
-    found->fingerprint = hash64(&print, sizeof print, found->fingerprint);
-    if ((l->reset_mask || l->reset_position || l->mask_eod) && found->endless < 0 && !has_end(l, c))
-        found->endless = i;
 }
 
-/* Checks the corpora, on one rank for all that share their order. */
+/* Checks the corpora: the maker for all that share their order. A fingerprint is each rank's own: ranks that
+ * see other files must be told apart. */
 static void check_corpora(Loader *l, const Sharers *with)
 {
-    size_t bytes = sizeof(Found);
-    if (with->maker)
-        for (int i = 0; i < l->blend.corpora; i++)
-            check_corpus(l, i, &l->found);
-    Found *all = with->take(with->ctx, &bytes);
-    if (with->maker)
-        *all = l->found;
-    with->ready(with->ctx);
-    l->found = *all;
-    munmap(all, bytes);
+    char *why = NULL;
+    for (int i = 0; i < l->blend.corpora; i++) {
+        const Corpus *c = l->blend.corpus[i];
+        uint64_t print;
+        if (with->maker)
+            check_corpus(l, c);
+        if (!corpus_fingerprint(c, &print, &why))
+            die(EXIT_DATA, "data", "%s: %s", l->key, why);
+        l->fingerprint = hash64(&print, sizeof print, l->fingerprint);
+        if ((l->reset_mask || l->reset_position || l->mask_eod) && !l->endless && !has_end(l, c))
+            l->endless = c->name;
+    }
 }
 
 /* What a split reads: key, its corpora, their shares (as split_parse reads them) and which share. */
@@ -284,7 +279,7 @@ Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank
     Reads from = reads(cfg, split);
     *l = (Loader){.key = from.key, .seq = cfg->seq_length, .vocab = cfg->vocab_size, .eod = t->eod,
                   .dp_rank = dp_rank, .dp_size = dp_size, .reset_mask = cfg->reset_attention_mask,
-                  .found = {HASH_SEED, -1}, .reset_position = cfg->reset_position_ids,
+                  .fingerprint = HASH_SEED, .reset_position = cfg->reset_position_ids,
                   .mask_eod = cfg->eod_mask_loss, .runs = *runs};
     if (!from.path.n)
         die(EXIT_DATA, "data", "%s is empty; change: name a corpus (`train tokenize` makes one)", from.key);
@@ -370,12 +365,8 @@ double loader_wait_seconds(const Loader *l) { return l->waited; }
 int64_t loader_samples(const Loader *l) { return l->blend.samples; }
 int64_t loader_epochs(const Loader *l) { return blend_epochs(&l->blend); }
 int64_t loader_passes(const Loader *l) { return (int64_t)(blend_passes(&l->blend) >> 1); }
-int64_t loader_fingerprint(const Loader *l) { return (int64_t)(l->found.fingerprint >> 1); }
-
-const char *loader_endless(const Loader *l)
-{
-    return l->found.endless < 0 ? NULL : l->blend.corpus[l->found.endless]->name;
-}
+const char *loader_endless(const Loader *l) { return l->endless; }
+int64_t loader_fingerprint(const Loader *l) { return (int64_t)(l->fingerprint >> 1); }
 
 int64_t loader_tokens(const Loader *l)
 {

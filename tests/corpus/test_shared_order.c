@@ -2,7 +2,6 @@
  * process by itself works out, and only the one that made it may write it. Run with several ranks. */
 #include "files.h"
 #include "grid.h"
-#include "host_share.h"
 #include "job.h"
 #include "start.h"
 #include "test.h"
@@ -65,23 +64,6 @@ static void test_order(Run *r, Split split, int n, const char **path, int64_t sa
     CHECK(!strcmp(may, "none"), "rank %d has %s after loader_close", r->grid.rank, may);
 }
 
-static void *take(void *all, size_t *bytes) { return host_share(all, host_share_first(all), bytes, "test"); }
-static void ready(void *all) { ((Comm *)all)->barrier(all); }
-
-/* A rank that has opened other files than the maker, as where one was added in between, refuses its order. */
-static void test_other_files(Comm *all, const char *a, const char *b)
-{
-    int maker = all->rank == host_share_first(all);
-    Sharers with = {maker, take, ready, all};
-    Blend blend;
-    char *why;
-    int ok = blend_open(&blend, 1, maker ? &a : &b, "1", 0, -1, SEQ, 7, &with, &why);
-    CHECK(ok == maker && (maker || strstr(why, "; change: ")), "rank %d: %d, %s", all->rank, ok, why);
-    if (ok)
-        blend_close(&blend);
-    free(why);
-}
-
 int main(void)
 {
     int rank, world = job_launched(&rank);
@@ -103,7 +85,6 @@ int main(void)
     /* a Megatron pair, whose second share does not begin with its first sequence; several epochs */
     test_order(&r, SPLIT_VALID, 1, (const char *[]){"tests/golden/corpus"}, 300, makers);
     test_order(&r, SPLIT_VALID, 4, (const char *[]){"3", "tests/golden/corpus", "1", a}, 700, makers);
-    test_other_files(&r.grid.all, a, b);
     grid_close(&r.grid);
     free(a);
     free(b);
