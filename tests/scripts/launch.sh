@@ -41,6 +41,14 @@ left() {
     ls -A "$work/tmp"
     [ "$OWN_SHM" = no ] || ls -A /dev/shm
 }
+ends() { # waits up to a minute until nothing is left; sets `rest`
+    for _ in $(seq 600); do
+        [ $way != everything ] || rm -rf "$work"/tmp/*  # no process was left to remove them
+        rest=$(left)
+        [ -n "$rest" ] || return
+        sleep 0.1
+    done
+}
 way=alone delay=0
 await() { # PID: waits up to two minutes until the process has ended
     for _ in $(seq 2400); do
@@ -88,12 +96,7 @@ try() { # WAY DELAY CODES
         *) wrong="$wrong; its error line" ;;
         esac ;;
     esac
-    for _ in $(seq 600); do
-        [ $way != everything ] || rm -rf "$work"/tmp/*  # no process was left to remove them
-        rest=$(left)
-        [ -n "$rest" ] || break
-        sleep 0.1
-    done
+    ends
     [ -z "$rest" ] || wrong="$wrong; left: $rest"
     [ -z "$wrong" ] || {
         bad=$((bad + 1))
@@ -133,26 +136,29 @@ await $job
 # is a tenth of a second here. Where the file that says that the ranks have found each other is gone all the same, or all files
 # are, the job goes on; without all it still saves when it is asked to
 mkdir "$work/bin"
-printf '#!/bin/sh\n[ "$1" = 3600 ] || exec %s "$@"\nexec %s 0.1\n' "$(command -v sleep)" "$(command -v sleep)" > "$work/bin/sleep"
+printf '#!/bin/sh\necho "$1" >> %s/slept\n[ "$1" = 3600 ] || exec %s "$@"\nexec %s 0.1\n' "$work" "$(command -v sleep)" "$(command -v sleep)" > "$work/bin/sleep"
 chmod +x "$work/bin/sleep"
 for gone in old together '*'; do
     rm -rf "$work/run"
     : > "$work/out"
-    PATH=$work/bin:$PATH TMPDIR=$work/tmp GRIDIRON_START_SECONDS=1 scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$work/out" 2>&1 &
+    : > "$work/slept"
+    PATH=$work/bin:$PATH TMPDIR=$work/tmp GRIDIRON_START_SECONDS=10 scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$work/out" 2>&1 &
     job=$!
     for _ in $(seq 6000); do ! grep -q ' iteration ' "$work/out" || break; sleep 0.02; done
     case $gone in
     old)    find "$work/tmp" -exec touch -d '20 days ago' {} +
             for _ in $(seq 600); do [ -n "$(find "$work/tmp" -name together -mtime +10)" ] || break; sleep 0.1; done
             [ -z "$(find "$work/tmp" -mindepth 1 -mtime +10)" ] || { echo "# old: $(find "$work/tmp" -mindepth 1 -mtime +10)"; bad=1; } ;;
-    *)      rm -r "$work"/tmp/gridiron.*/$gone
-            sleep 3 ;;
+    *)      for _ in $(seq 6000); do ! grep -qx 1 "$work/slept" || break; sleep 0.02; done      # it knows that they have
+            rm -r "$work"/tmp/gridiron.*/$gone
+            [ "$gone" != together ] || sleep 12 ;;
     esac
     case $gone in together) signal=TERM code=143 ;; *) signal=USR1 code=75 ;; esac
     kill -$signal $job
     await $job
     rc=$?
-    [ $rc = $code ] && [ -z "$(left)" ] || { echo "# $gone is gone: code $rc, left: $(left)"; tail -n 5 "$work/out"; bad=1; }
+    ends
+    [ $rc = $code ] && [ -z "$rest" ] || { echo "# $gone is gone: code $rc, left: $rest"; tail -n 5 "$work/out"; bad=1; }
 done
 
 # told to end while ranks start, mpirun may end with 1 and a line of its event library alone
