@@ -73,7 +73,7 @@ try() { # WAY DELAY CODES
     # a shell like this one starts what is in the background with SIGINT ignored
     TMPDIR="$work/tmp" env --default-signal=INT scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$work/out" 2>&1 &
     job=$!
-    [ $way != INT ] || until grep -qs launch "/proc/$job/comm"; do sleep 0.01; done
+    [ $way != INT ] || until grep -qsx launch "/proc/$job/comm"; do sleep 0.01; done     # not the shell that will be it
     sleep "$delay"
     case $way in
     TERM | INT | USR1 | KILL) kill "-$way" $job ;;
