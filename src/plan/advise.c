@@ -43,14 +43,10 @@ static void keep(Search *s, const Advice *c)
     s->best[at] = *c;
 }
 
-int advise_try(Advice *c, const char *path, int nargs, char **args, int world, const Machine *m,
-               const char *text)
+int advise_legal(Check *k, const char *path, int nargs, char **args, int world, const char *text)
 {
-    void *mark = keep_mark();
     char **line = keep_alloc((size_t)nargs + 2, sizeof *line), *copy = text_copy(text), *second;
-    int n = nargs, fits = 0;
-    Check k;
-    *c = (Advice){.step = 0};
+    int n = nargs;
     memcpy(line, args, (size_t)n * sizeof *line);
     second = strchr(copy, ' ');
     if (second)
@@ -58,8 +54,18 @@ int advise_try(Advice *c, const char *path, int nargs, char **args, int world, c
     line[n++] = copy;
     if (second)
         line[n++] = second;
-    config_check(&k, path, n, line, world, USE_MODEL);
-    if (!k.n && !k.dropped) {
+    config_check(k, path, n, line, world, USE_MODEL);
+    return !k->n && !k->dropped;
+}
+
+int advise_try(Advice *c, const char *path, int nargs, char **args, int world, const Machine *m,
+               const char *text)
+{
+    void *mark = keep_mark();
+    int fits = 0;
+    Check k;
+    *c = (Advice){.step = 0};
+    if (advise_legal(&k, path, nargs, args, world, text)) {
         Prediction p;
         predict(&p, split_predicted(k.cfg, m, NULL), m);
         c->step = p.step;

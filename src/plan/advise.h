@@ -1,6 +1,7 @@
 /* advise -- what changes of single keys would do to a predicted step */
 #ifndef ADVISE_H
 #define ADVISE_H
+#include "config_table.h"
 #include "machine.h"
 
 typedef struct {
@@ -24,7 +25,10 @@ typedef struct {
  * Returns their number. Not collective. */
 int advise(Advice best[ADVICES], const char *path, int nargs, char **args, int world, const Machine *m,
            double step);
-/* Predicts a configuration with `text` added, one change or two with a blank between; fills *c. Returns 0
+/* Checks a configuration with `text` added, one change or two with a blank between. Returns whether it is
+ * legal. *k lives until the caller's keep_mark is released. */
+int advise_legal(Check *k, const char *path, int nargs, char **args, int world, const char *text);
+/* Predicts a configuration with `text` added, as advise_legal takes it; fills *c. Returns 0
  * when that is not legal, or does not fit. */
 int advise_try(Advice *c, const char *path, int nargs, char **args, int world, const Machine *m,
                const char *text);

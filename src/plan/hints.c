@@ -63,13 +63,8 @@ static int64_t ragged(const Config *c, const char **name)
 static int legal(const HintAsk *ask, const char *change)
 {
     void *mark = keep_mark();
-    char **line = keep_alloc((size_t)ask->nargs + 1, sizeof *line);
     Check k;
-    for (int i = 0; i < ask->nargs; i++)
-        line[i] = ask->args[i];
-    line[ask->nargs] = text_copy(change);
-    config_check(&k, ask->path, ask->nargs + 1, line, ask->world, USE_MODEL);
-    int fine = !k.n && !k.dropped;
+    int fine = advise_legal(&k, ask->path, ask->nargs, ask->args, ask->world, change);
     keep_release(mark);
     return fine;
 }
