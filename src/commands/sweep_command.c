@@ -648,6 +648,7 @@ int command_sweep(int argc, char **argv)
         check_corpus(c);
     if (!file_make_dirs(s.dir, why))
         die(EXIT_RESOURCE, "write", "%s; change: -o with a folder that you may write to", why);
+    sweep_open(&s);
     Sweep all;
     do_worlds(&all, &s, &rest, world, n);
     if (!all.n)
@@ -655,6 +656,7 @@ int command_sweep(int argc, char **argv)
     sweep_prices(&all, all.price);
     sweep_compare(&all);
     answer(&all, json, csv);
+    close(s.rows);
     free(all.layout);
     free(all.worlds);
     free(own);

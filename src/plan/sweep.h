@@ -86,6 +86,7 @@ typedef struct {
     const char *machine;           /* as machine_load takes it */
     const char *schedule;          /* of the configuration; NULL: it names none */
     const char *dir;               /* folder for the results */
+    int rows;                      /* sweep_open */
     uint64_t identity;             /* hash of model, batch, world and build of measured rows */
     int64_t batch, seq;            /* samples of a step of the last segment; tokens of a sample */
     int64_t experts;               /* of a layer; 0: layers are dense */
@@ -160,6 +161,9 @@ static inline int layout_failed(const SweepLayout *l) { return l->why[0] != 0; }
 /* Finds and predicts all legal layouts of s->world ranks, on all cores; s->n 0: none is legal.
  * c: the configuration with the sizes of any of them */
 void sweep_plan(Sweep *s, const Config *c);
+/* Opens dir/sweep.jsonl and locks it as s->rows, until the process closes it: this sweep is the only one that
+ * writes into the folder. Dies with EXIT_RESOURCE when it cannot be written or another sweep has it. */
+void sweep_open(Sweep *s);
 /* Measures the first s->measure layouts that fit, each in launches of its own. Every step is timed beside the
  * reference (drift.h), and counts in its units; the median of a launch's steps is the launch's time, the
  * median of its launches the layout's. There are `rounds` rounds over all of them, so that a passing

@@ -166,26 +166,26 @@ static void speak(const Sweep *s, const SweepLayout *l)
     fputc('\n', stderr);      /* an error that comes now has a line of its own */
 }
 
-/* Opens the file of results and locks it: this process is its only writer. */
-static int open_rows(const char *path)
+void sweep_open(Sweep *s)
 {
-    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0)
+    char *path = xasprintf("%s/sweep.jsonl", s->dir);
+    s->rows = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (s->rows < 0)
         die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: -o with a folder that you may write to",
             path, strerror(errno));
-    if (flock(fd, LOCK_EX | LOCK_NB))
+    if (flock(s->rows, LOCK_EX | LOCK_NB))
         die(EXIT_RESOURCE, "sweep", "another sweep is at work in this folder (%s is locked); change: wait "
             "for it, or -o with another folder", path);
-    return fd;
+    free(path);
 }
 
 /* Launches a layout once more and keeps the result. */
-static void visit(Sweep *s, Visits *all, int at, int fd, const char *path)
+static void visit(Sweep *s, Visits *all, int at, const char *path)
 {
     const SweepLayout *l = &s->layout[at];
     speak(s, l);
     Visit v = measure(s, at);
-    visits_keep(s, &v, fd, path);
+    visits_keep(s, &v, s->rows, path);
     visits_add(all, &v);
     visits_settle(s, all, 0);
     if (!v.n)
@@ -198,7 +198,7 @@ static void visit(Sweep *s, Visits *all, int at, int fd, const char *path)
 
 /* Measures until each of the first `most` layouts has `rounds` launches that count. Launches that do not
  * count are done again at the end, twice at most. Returns 1 when the calibration does not fit any more. */
-static int rounds(Sweep *s, Visits *all, int most, int fd, const char *path)
+static int rounds(Sweep *s, Visits *all, int most, const char *path)
 {
     int known = all->n;
     for (int pass = 1; pass <= s->rounds + 2; pass++)
@@ -207,7 +207,7 @@ static int rounds(Sweep *s, Visits *all, int most, int fd, const char *path)
             if (s->layout[i].rounds >= round || layout_failed(&s->layout[i]))
                 continue;
             fprintf(stderr, "%d of %d, round %d:", i + 1, most, round);
-            visit(s, all, i, fd, path);
+            visit(s, all, i, path);
             if (s->calibrations && !visits_fit(s, all, known))
                 return 1;
         }
@@ -217,21 +217,20 @@ static int rounds(Sweep *s, Visits *all, int most, int fd, const char *path)
 int sweep_measure(Sweep *s)
 {
     char *path = xasprintf("%s/sweep.jsonl", s->dir);
-    int most = s->measure < s->fit ? s->measure : s->fit, known = 0, fd = open_rows(path);
+    int most = s->measure < s->fit ? s->measure : s->fit, known = 0;
     Visits all = {0};
     s->calibrated = s->base.reference.product > 0 && s->base.reference.copy > 0;
     s->calibrations = s->calibrated ? s->calibrations : 0;
-    visits_recall(&all, s, fd, path);
+    visits_recall(&all, s, s->rows, path);
     visits_settle(s, &all, 0);
     for (int i = 0; i < most; i++)
         known += s->layout[i].rounds >= s->rounds || layout_failed(&s->layout[i]);
     if (most)
         fprintf(stderr, "measuring %d layouts in %d rounds, %d of them known already; interrupted, the same "
                 "command goes on\n", most, s->rounds, known);
-    int again = rounds(s, &all, most, fd, path);
+    int again = rounds(s, &all, most, path);
     visits_settle(s, &all, 1);
     visits_close(&all);
-    close(fd);
     free(path);
     return again;
 }

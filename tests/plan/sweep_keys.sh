@@ -200,6 +200,12 @@ cp "$work/gpt.yaml" "$work/a gpt.yaml"
 "$TRAIN" sweep "$work/a gpt.yaml" --machine h100 --smallest-world $llama $seven > "$work/out" 2> "$work/err" || fail "a path"
 grep -Fq "train sweep '$work/a gpt.yaml' --world 2 --machine h100 " "$work/out" || fail "$(grep '^next' "$work/out")"
 
+# a folder in which another sweep is at work stays as it is: not even the machine is measured into it
+mkdir "$work/held"
+flock "$work/held/sweep.jsonl" "$TRAIN" sweep "$work/gpt.yaml" --world 1 -o "$work/held" > "$work/out" 2> "$work/err"
+[ $? = 5 ] && grep -q '^error\[sweep\] another sweep is at work .*; change: ' "$work/err" && [ "$(wc -l < "$work/err")" = 1 ] &&
+    [ "$(ls "$work/held")" = sweep.jsonl ] || fail "a folder of another sweep"
+
 refused() {
     "$TRAIN" sweep "$work/gpt.yaml" "$@" > "$work/out" 2> "$work/err"
     rc=$?

@@ -225,5 +225,5 @@ TRAIN=$faulty GRIDIRON_PROGRESS=1 exec "$launch" -n 2 "\$@"
 SH2
 chmod +x "$work/pair"
 refused thread 3 "$work/pair" "$work/tiny.yaml" save="$work/run"
-refused fork 1 "$faulty" sweep "$work/tiny.yaml" --world 2 --measure 1
+refused fork 1 "$faulty" sweep "$work/tiny.yaml" --world 2 --measure 1 -o "$work/forks"
 [ $bad = 0 ]
