@@ -119,9 +119,12 @@ static int dataset_open(Dataset *d, const Corpus *c, double from, double to, int
     int64_t per_epoch = d->window.tokens, total = 0;
     if (per_epoch < seq + 1)
         return fail(why, "%s: the share %.6g to %.6g of its %ld %s holds %ld tokens, fewer than the %ld of "
-                    "one sample; change: split, a larger corpus, or a smaller seq_length", c->name, from,
-                    to, c->sequences ? c->sequences : c->tokens, c->sequences ? "sequences" : "tokens",
-                    per_epoch, seq + 1);
+                    "one sample; change: %s", c->name, from, to, c->sequences ? c->sequences : c->tokens,
+                    c->sequences ? "sequences" : "tokens", per_epoch, seq + 1,
+                    c->sequences && !d->window.count
+                        ? "split, a corpus of more documents (a file of text is one), or a corpus for each "
+                          "split (train_data_path, valid_data_path, test_data_path)"
+                        : "split, a larger corpus, or a smaller seq_length");
     d->epochs = epochs_for(wanted, seq, per_epoch);
     if (__builtin_mul_overflow(d->window.count, d->epochs, &d->documents) || d->documents > INT32_MAX ||
         __builtin_mul_overflow(per_epoch, d->epochs, &total) ||

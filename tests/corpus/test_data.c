@@ -487,6 +487,9 @@ static void test_packing(void)
     CHECK(!blend_open(&b, 1, &path, "1", 0, 1, 8, 3, &sharers_none, &why) &&
               strstr(why, "holds 8 tokens, fewer than the 9"), "%s", why);
     free(why);
+    CHECK(!blend_open(&b, 1, &path, "9,1", 1, 1, 8, 3, &sharers_none, &why) &&
+              strstr(why, "change: split, a corpus of more documents"), "%s", why);
+    free(why);
     CHECK(blend_open(&b, 1, &path, "1", 0, 1, 7, 3, &sharers_none, &why) && b.samples == 1, "%s", why);
     blend_close(&b);
     free(prefix);
