@@ -309,6 +309,14 @@ int corpus_is_stream(const char *spec)
     return stream;
 }
 
+/* Whether spec is a weight and more behind it, as Megatron-LM's command line has them. */
+static int starts_with_weight(const char *spec)
+{
+    char *end;
+    strtod(spec, &end);
+    return end > spec && *end == ' ';
+}
+
 static int open_streams(Corpus *c, const char *spec, char **why)
 {
     int raw = !strncmp(spec, "raw:", 4), ok = 1;
@@ -318,8 +326,12 @@ static int open_streams(Corpus *c, const char *spec, char **why)
                     c->kind, kind);
     c->kind = kind;
     if (!raw && !exists(spec, "") && errno == ENOENT && !strpbrk(pattern, "*?["))
-        return fail(why, "%s: No such file or directory, and no %s.bin with its %s.idx; change: correct the "
-                    "path, or make the corpus: `train tokenize TEXT -o %s`", spec, spec, spec, spec);
+        return starts_with_weight(spec)
+                   ? fail(why, "%s: No such file or directory; change: weights and paths as a list, "
+                          "[0.3, a, 0.7, b]", spec)
+                   : fail(why, "%s: No such file or directory, and no %s.bin with its %s.idx; change: "
+                          "correct the path, or make the corpus: `train tokenize TEXT -o %s`", spec, spec,
+                          spec, spec);
     if (exists(pattern, "") || !strpbrk(pattern, "*?["))
         return open_stream(c, pattern, raw, why);
     glob_t g;

@@ -336,6 +336,9 @@ static void test_not_files(void)
     CHECK(refused("", "; change: "), "%s", said);
     char *pattern = in_work("none*.bin"), *secret = in_work("secret");
     CHECK(refused(pattern, "matches no file"), "%s", said);
+    CHECK(refused("0.3 none/a 0.7 none/b", "change: weights and paths as a list, [0.3, a, 0.7, b]"), "%s",
+          said);
+    CHECK(refused("none/my books", "change: correct the path"), "%s", said);
     put_file(secret, "x", 1);
     chmod(secret, 0);
     if (geteuid())
