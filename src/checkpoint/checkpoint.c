@@ -558,9 +558,10 @@ json_t *checkpoint_load(const LoadFrom *from, const Config *cfg, Comm *all, cons
             list = add_copies(list, &count, all);
         if (!count)
             say_lost(&l);
+        const char *instead = count ? "" : source_instead(path);
         all_ok(all, count > 0, EXIT_CHECKPOINT, "checkpoint-missing",
-               "%s holds no checkpoint: neither a manifest.json nor checkpoints/iter_N with one; "
-               "change: load=DIR, a checkpoint or a run directory", path);
+               "%s holds no checkpoint%s; change: load=DIR, a checkpoint or a run directory", path,
+               *instead ? instead : ": neither a manifest.json nor checkpoints/iter_N with one");
         tried = try_list(&l, list, count, found_dir);
         source_list_free(list, count + 1);
     }

@@ -103,6 +103,39 @@ char **source_list(const char *path, int *n)
     return list;
 }
 
+/* Whether path is the folder of checkpoints within a run directory. */
+static int is_within_run(const char *path)
+{
+    static const char name[] = "checkpoints";
+    size_t n = strlen(path), m = sizeof name - 1;
+    int count;
+    while (n && path[n - 1] == '/')
+        n--;
+    if (n < m || strncmp(path + n - m, name, m) || (n > m && path[n - m - 1] != '/'))
+        return 0;
+    char *run = xasprintf("%s/..", path);
+    char **list = source_list(run, &count);
+    source_list_free(list, count);
+    free(run);
+    return count > 0;
+}
+
+const char *source_instead(const char *path)
+{
+    static const struct { const char *file, *words; } known[] = {
+        {"config.json", ": it is a Hugging Face directory, of which `train import` makes a checkpoint"},
+        {"latest_checkpointed_iteration.txt",
+         ": what Megatron-LM saved is read from a Hugging Face directory made of it, by `train import`"}};
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        char *file = xasprintf("%s/%s", path, known[i].file);
+        int there = access(file, F_OK) == 0;
+        free(file);
+        if (there)
+            return known[i].words;
+    }
+    return is_within_run(path) ? ": those in it belong to the run directory, the folder above" : "";
+}
+
 char *source_run_id(const char *path)
 {
     char *file = xasprintf("%s/run.json", path);
@@ -290,7 +323,7 @@ static int open_newest(Source *s, const char *path, int whole, char why[WHY])
     for (int tries = 0; ok < 0 && tries < SOURCE_TRIES; tries++) {
         int n, foreign = 1;
         char **list = source_list(path, &n);
-        ok = n ? 1 : file_why(why, "%s holds no checkpoint", path);
+        ok = n ? 1 : file_why(why, "%s holds no checkpoint%s", path, source_instead(path));
         for (int i = 0; ok > 0 && foreign && i < n; i++) {
             ok = try_open(s, list[i], whole, why);
             if (!ok && whole && i + 1 < n) {

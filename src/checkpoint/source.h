@@ -24,6 +24,9 @@ int source_present(const char *path);
 char **source_list(const char *path, int *n);
 void source_list_free(char **list, int n);
 
+/* What lies at `path` in the place of a checkpoint: ": " and what it is, or "" where that is not known. */
+const char *source_instead(const char *path);
+
 /* The id of the run in the folder `path` (run_directory.h), from malloc; NULL where none is written: path is
  * a checkpoint, or an older build has made the folder. */
 char *source_run_id(const char *path);

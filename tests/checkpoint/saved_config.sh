@@ -127,6 +127,12 @@ exits 2 "load: nothing there .*$work/none holds no checkpoint" eval "$work/mine.
 exits 2 "lr: " "$work/mine.yaml" "load=$work/start" num_layers=3 lr=much "save=$work/no"
 exits 4 "$work/none holds no checkpoint" eval "load=$work/none"
 exits 4 "no model without a configuration: runs/latest holds no checkpoint; change: load=DIR" eval load=latest
+# a folder of another program, or the one within a run, is no checkpoint: the error says what to do with it
+mkdir "$work/megatron" && echo 100 > "$work/megatron/latest_checkpointed_iteration.txt"
+exits 4 "holds no checkpoint: .*Hugging Face directory.*train import.*; change: " eval load=tests/golden/llama3
+exits 4 "holds no checkpoint: .*Hugging Face directory.*train import.*; change: " "$work/whole.yaml" load=tests/golden/llama3 "save=$work/no"
+exits 4 "holds no checkpoint: .*Megatron-LM" "$work/whole.yaml" "load=$work/megatron" "save=$work/no"
+exits 4 "checkpoints/ holds no checkpoint: .*run directory" "$work/whole.yaml" "load=$work/start/checkpoints/" "save=$work/no"
 cp -r "$work/start" "$work/torn" && truncate -s -9 "$work/torn/checkpoints/iter_0000000/manifest.json"
 exits 4 "torn.*manifest.json" generate "load=$work/torn"
 exits 2 "CONFIG" eval
