@@ -156,6 +156,9 @@ int st_open(StFile *f, int dir, const char *name, int nofollow, char why[WHY])
     int ok = size >= 8 ? file_read_at(f->fd, name, length, 8, 0, why)
                        : file_why(why, "%.200s has %lld bytes, fewer than the 8 of a safetensors file", name,
                                   (long long)size);
+    if (ok && !memcmp(length, "version ", 8))
+        ok = file_why(why, "%.200s is a Git LFS pointer in the place of the file (`git lfs pull` fetches "
+                      "that)", name);
     if (ok) {
         for (int i = 7; i >= 0; i--)
             n = n << 8 | length[i];

@@ -126,6 +126,11 @@ static void files(void)
         CHECK(!ok && (strstr(why, "fewer than") || strstr(why, "does not fit")), "%lld bytes: %s",
               (long long)n, why);
     }
+    static const char pointer[] = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 123\n";
+    int fd = file_create(AT_FDCWD, at("pointer"), 0, why);
+    CHECK(file_write_at(fd, "pointer", pointer, sizeof pointer - 1, 0, why), "%s", why);
+    close(fd);
+    CHECK(!st_open(&f, AT_FDCWD, at("pointer"), 0, why) && strstr(why, "Git LFS"), "%s", why);
     CHECK(!st_open(&f, AT_FDCWD, folder, 0, why) && strstr(why, "regular"), "%s", why);
     CHECK(!st_open(&f, AT_FDCWD, at("absent"), 0, why) && strstr(why, "No such"), "%s", why);
     CHECK(symlink("a.safetensors", at("link")) == 0, "symlink");
