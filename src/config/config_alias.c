@@ -4,13 +4,20 @@
 
 /* ALIAS(name, key)         `key` is the same setting and takes the same value
  * MEANS(name, key, text)   `key` is the setting, with other values; text: what to write
- * NEEDLESS(name, text)     the setting needs no key; text: why, behind "leave it out: " */
+ * NEEDLESS(name, text)     the setting needs no key; text: why, behind "leave it out: "
+ * NONE(name, text)         nothing here does what the setting does; text: what is done, behind the same */
 #define ALIAS(name, key)       {name, key, NULL}
 #define MEANS(name, key, text) {name, key, text}
 #define NEEDLESS(name, text)   {name, NULL, text}
+#define NONE(name, text)       {name, NULL, text}
 
 #define ALWAYS_FUSED "the kernels are fused already"
 #define NO_MEGATRON_CODE "there is one implementation"
+#define ONE_FORMAT "there is one format; `train export` writes Hugging Face's"
+#define IN_TENSORBOARD "it is in TensorBoard's files always"
+#define NO_WANDB "TensorBoard's files are in the run directory; tensorboard_dir moves them"
+#define LR_OF_CONFIG "a run that goes on follows the configuration, and says what of the schedule has changed"
+#define ONE_DECAY "weight_decay, one number for the whole run"
 
 static const Alias aliases[] = {
     /* model */
@@ -35,6 +42,7 @@ static const Alias aliases[] = {
     ALIAS("max_seq_length", "seq_length"),
     ALIAS("max_sequence_length", "seq_length"),
     ALIAS("decoder_seq_length", "seq_length"),
+    ALIAS("encoder_seq_length", "seq_length"),
     ALIAS("model_max_length", "seq_length"),
     ALIAS("n_ctx", "seq_length"),
     ALIAS("n_embd", "hidden_size"),
@@ -59,6 +67,15 @@ static const Alias aliases[] = {
     ALIAS("beta_fast", "rope_beta_fast"),
     ALIAS("beta_slow", "rope_beta_slow"),
     MEANS("use_rope_scaling", "rope_scaling", "rope_scaling=llama3"),
+    MEANS("rotary_seq_len_interpolation_factor", "rope_scaling",
+          "rope_scaling=linear and rope_scaling_factor, which is this factor"),
+    NONE("rotary_interleaved", "the two halves of a head turn together"),
+    NONE("init_method_xavier_uniform", "initial weights are normal, of standard deviation init_method_std"),
+    NONE("multi_latent_attention", "this build has no multi-head latent attention"),
+    NONE("mtp_num_layers", "this build has no multi-token prediction"),
+    NONE("window_attn_skip_freq", "window_size is that of all layers"),
+    NONE("fp32_residual_connection", "params_dtype is that of the residual stream, too"),
+    NEEDLESS("use_cpu_initialization", "initial weights follow from the seed, in any layout the same"),
     ALIAS("sliding_window", "window_size"),
     MEANS("swiglu", "activation", "activation=swiglu"),
     MEANS("gated_linear_unit", "activation", "activation=swiglu (with SiLU) or activation=geglu (with GELU)"),
@@ -77,6 +94,11 @@ static const Alias aliases[] = {
     NEEDLESS("vocab_file", "a corpus holds token ids; vocab_size says how many there are"),
     NEEDLESS("merge_file", "a corpus holds token ids; vocab_size says how many there are"),
     NEEDLESS("data_cache_path", "the order of the samples is made anew at each start"),
+    NEEDLESS("num_dataset_builder_threads", "the order of the samples is made in about a second"),
+    NEEDLESS("no_mmap_bin_files", "corpora are read, not mapped"),
+    MEANS("data_args_path", "data_path", "data_path=[0.3, a, 0.7, b], the text of that file as a list"),
+    MEANS("per_split_data_args_path", "train_data_path",
+          "train_data_path=[0.3, a, 0.7, b] and so on, the text of that file as lists"),
     NEEDLESS("num_workers", "a thread of each rank reads ahead"),
     NEEDLESS("dataloader_type", "samples come in Megatron's order `single`"),
     NEEDLESS("mock_data", "`train tokenize TEXT -o PREFIX` makes a corpus of any text; data_path=PREFIX"),
@@ -97,6 +119,9 @@ static const Alias aliases[] = {
           "step_batch_size_schedule='0:64 10M:128' (from so many tokens on, so many samples a step)"),
     NEEDLESS("exit_signal_handler", "SIGUSR1 always saves and ends the run, SIGTERM as sigterm_grace allows"),
     NEEDLESS("manual_gc", "there is no garbage collector"),
+    NEEDLESS("manual_gc_interval", "there is no garbage collector"),
+    NEEDLESS("skip_train", "`train eval CONFIG.yaml load=DIR` evaluates and trains nothing"),
+    MEANS("full_validation", "eval_iters", "eval_iters, as many global batches as validation has"),
     /* optimizer */
     ALIAS("beta1", "adam_beta1"),
     ALIAS("beta2", "adam_beta2"),
@@ -112,6 +137,15 @@ static const Alias aliases[] = {
     ALIAS("warmup_ratio", "lr_warmup_fraction"),
     ALIAS("warmup", "lr_warmup_fraction"),
     MEANS("decay_lr", "lr_decay_style", "lr_decay_style=cosine, or =constant for none"),
+    NONE("decoupled_lr", "lr is that of embedding and output layer, too"),
+    NONE("decoupled_min_lr", "min_lr is that of embedding and output layer, too"),
+    MEANS("start_weight_decay", "weight_decay", ONE_DECAY),
+    MEANS("end_weight_decay", "weight_decay", ONE_DECAY),
+    MEANS("weight_decay_incr_style", "weight_decay", ONE_DECAY),
+    NEEDLESS("override_opt_param_scheduler", LR_OF_CONFIG),
+    NONE("use_checkpoint_opt_param_scheduler", LR_OF_CONFIG),
+    NEEDLESS("use_precision_aware_optimizer", "main_grads_dtype, exp_avg_dtype and exp_avg_sq_dtype say it"),
+    NONE("main_params_dtype", "masters are fp32"),
     /* parallel */
     ALIAS("tp", "tensor_model_parallel_size"),
     ALIAS("model_parallel_size", "tensor_model_parallel_size"),
@@ -141,6 +175,13 @@ static const Alias aliases[] = {
     NEEDLESS("overlap_p2p_comm", "messages of the pipeline travel beside computation"),
     NEEDLESS("no_overlap_p2p_communication", "messages of the pipeline travel beside computation"),
     NEEDLESS("ddp_bucket_size", "gradients are reduced part by part, each as soon as it is final"),
+    NEEDLESS("ddp_num_buckets", "gradients are reduced part by part, each as soon as it is final"),
+    MEANS("overlap_param_gather_with_optimizer_step", "overlap_param_gather", "overlap_param_gather=true"),
+    NONE("fp8_param_gather", "parameters are gathered as params_dtype"),
+    NEEDLESS("async_tensor_model_parallel_allreduce", "tp_comm_overlap says what travels beside computation"),
+    NEEDLESS("no_async_tensor_model_parallel_allreduce",
+             "tp_comm_overlap says what travels beside computation"),
+    MEANS("distribute_saved_activations", "sequence_parallel", "sequence_parallel=true"),
     NEEDLESS("n", "`scripts/launch -n N` starts N ranks"),
     NEEDLESS("np", "`scripts/launch -n N` starts N ranks"),
     NEEDLESS("world", "`scripts/launch -n N` starts N ranks; data parallelism takes what remains of them"),
@@ -160,6 +201,8 @@ static const Alias aliases[] = {
     MEANS("fp64", "params_dtype", "params_dtype=fp64"),
     ALIAS("fp8_format", "fp8"),
     NEEDLESS("attention_softmax_in_fp32", "softmax always computes in fp32"),
+    NEEDLESS("apply_query_key_layer_scaling", "softmax always computes in fp32"),
+    NEEDLESS("no_query_key_layer_scaling", "softmax always computes in fp32"),
     NEEDLESS("use_flash_attn",
              "attention never holds the whole matrix; attention_backend chooses the kernels of a GPU"),
     NEEDLESS("transformer_impl", NO_MEGATRON_CODE),
@@ -170,6 +213,10 @@ static const Alias aliases[] = {
     NEEDLESS("no_bias_swiglu_fusion", ALWAYS_FUSED),
     NEEDLESS("no_bias_dropout_fusion", ALWAYS_FUSED),
     NEEDLESS("no_rope_fusion", ALWAYS_FUSED),
+    NEEDLESS("apply_rope_fusion", ALWAYS_FUSED),
+    NEEDLESS("gradient_accumulation_fusion", ALWAYS_FUSED),
+    NEEDLESS("cross_entropy_fusion_impl", ALWAYS_FUSED),
+    NEEDLESS("no_persist_layer_norm", ALWAYS_FUSED),
     NEEDLESS("no_gradient_accumulation_fusion", ALWAYS_FUSED),
     NEEDLESS("cross_entropy_loss_fusion", ALWAYS_FUSED),
     /* recompute, moe */
@@ -181,6 +228,12 @@ static const Alias aliases[] = {
           "recompute_granularity=full recompute_method=uniform recompute_num_layers=1, or "
           "recompute_granularity=selective"),
     ALIAS("num_experts", "num_moe_experts"),
+    NONE("moe_grouped_gemm", "an expert's products are operations of their own"),
+    NEEDLESS("moe_permute_fusion", "rows come into the order of the experts as they are sent"),
+    NEEDLESS("moe_router_dtype", "the router's logits and weights are fp32"),
+    NEEDLESS("moe_shared_expert_overlap", "tokens always travel while a shared expert computes"),
+    MEANS("moe_extended_tp", "expert_tensor_parallel_size",
+          "expert_tensor_parallel_size, the ranks that share each expert"),
     ALIAS("num_local_experts", "num_moe_experts"),
     ALIAS("n_routed_experts", "num_moe_experts"),
     ALIAS("num_experts_per_tok", "moe_router_topk"),
@@ -208,14 +261,36 @@ static const Alias aliases[] = {
     NEEDLESS("no_load_rng", "random numbers follow from seed and position: no state is kept"),
     NEEDLESS("no_save_rng", "random numbers follow from seed and position: no state is kept"),
     NEEDLESS("no_save_optim", "a checkpoint holds the whole state; `train export` writes the weights alone"),
-    NEEDLESS("ckpt_format", "there is one format; `train export` writes Hugging Face's"),
+    NEEDLESS("ckpt_format", ONE_FORMAT),
+    NEEDLESS("dist_ckpt_format", ONE_FORMAT),
+    NEEDLESS("use_dist_ckpt", ONE_FORMAT),
+    NEEDLESS("auto_detect_ckpt_format", ONE_FORMAT),
+    NEEDLESS("ckpt_fully_parallel_save", "each rank writes what it holds"),
+    NEEDLESS("ckpt_fully_parallel_load", "each rank reads what it holds"),
+    MEANS("ckpt_step", "load", "load=RUN/checkpoints/iter_N"),
+    MEANS("pretrained_checkpoint", "load", "load=DIR and finetune=true"),
+    NEEDLESS("exit_on_missing_checkpoint", "a checkpoint that is named and missing ends the run"),
     NEEDLESS("use_checkpoint_args",
              "model keys that a configuration leaves out come from the checkpoint that is loaded"),
     ALIAS("logging_steps", "log_interval"),
     ALIAS("tensorboard_log_interval", "log_interval"),
     NEEDLESS("log_throughput", "it is always printed"),
     NEEDLESS("timing_log_level", "trace_steps draws the timeline of a step"),
-    NEEDLESS("wandb_project", "TensorBoard's files are in the run directory; tensorboard_dir moves them"),
+    NEEDLESS("log_timers_to_tensorboard", IN_TENSORBOARD),
+    NEEDLESS("log_memory_to_tensorboard", IN_TENSORBOARD),
+    NEEDLESS("log_world_size_to_tensorboard", IN_TENSORBOARD),
+    NEEDLESS("log_validation_ppl_to_tensorboard", IN_TENSORBOARD),
+    NEEDLESS("log_straggler", "straggler_threshold says from when on a rank is reported"),
+    MEANS("profile", "trace_steps", "trace_steps=[10, 11]"),
+    MEANS("profile_step_start", "trace_steps", "trace_steps=[10, 11]"),
+    MEANS("profile_step_end", "trace_steps", "trace_steps=[10, 11]"),
+    MEANS("use_pytorch_profiler", "trace_steps", "trace_steps=[10, 11]"),
+    NEEDLESS("wandb_project", NO_WANDB),
+    NEEDLESS("wandb_entity", NO_WANDB),
+    NEEDLESS("wandb_exp_name", NO_WANDB),
+    NEEDLESS("wandb_save_dir", NO_WANDB),
+    MEANS("no_check_for_nan_in_loss_and_grad", "check_for_nan_in_loss_and_grad",
+          "check_for_nan_in_loss_and_grad=false"),
     NEEDLESS("yaml_cfg", "the configuration is the first argument: `train CONFIG.yaml`"),
     NEEDLESS("config", "the configuration is the first argument: `train CONFIG.yaml`"),
     NEEDLESS("config_file", "the configuration is the first argument: `train CONFIG.yaml`"),

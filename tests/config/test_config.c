@@ -118,6 +118,28 @@ static void test_places(void)
 
 /* ---- other programs' names ---- */
 
+/* Options of Megatron-LM's own scripts whose names look like other keys, or like none. */
+static void test_megatron_options(void)
+{
+    static const char *const names[][2] = {
+        {"no_check_for_nan_in_loss_and_grad", "check_for_nan_in_loss_and_grad=false"},
+        {"moe_shared_expert_overlap", "leave it out"}, {"mtp_num_layers", "leave it out"},
+        {"decoupled_lr", "leave it out"}, {"fp8_param_gather", "leave it out"},
+        {"moe_router_dtype", "leave it out"}, {"use_cpu_initialization", "leave it out"},
+        {"pretrained_checkpoint", "finetune=true"}, {"ckpt_step", "iter_N"},
+        {"rotary_seq_len_interpolation_factor", "rope_scaling=linear"},
+        {"encoder_seq_length", "'seq_length'"},
+        {"data_args_path", "data_path=[0.3, a, 0.7, b]"}, {"profile", "trace_steps"},
+        {"override-opt_param-scheduler", "leave it out"}, {"skip-train", "train eval"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        Text t = compose(NULL, NULL, NULL);
+        char *arg = textf("%s=1", names[i][0]);
+        Check k = read_text(t.text, t.size, 1, &arg, 1, USE_TRAIN);
+        CHECK(k.n == 1 && strstr(k.list[0].text, names[i][1]), "%s: %s", names[i][0], listing(&k));
+        free(t.text);
+    }
+}
+
 static void test_aliases(void)
 {
     for (int i = 0; alias_at(i); i++) {
@@ -559,6 +581,7 @@ int main(int argc, char **argv)
     } tests[] = {{"typos", test_typos},
                  {"places", test_places},
                  {"aliases", test_aliases},
+                 {"Megatron's options", test_megatron_options},
                  {"types", test_types},
                  {"ranges", test_ranges},
                  {"environment", test_environment},
