@@ -142,6 +142,8 @@ static char *wrong_type(const Option *o, const Value *v)
         hint = "; a string that looks like this needs quotes";
     else if (v->kind == VALUE_SCALAR && v->quoted && o->type < TYPE_STR)
         hint = "; without the quotes?";
+    else if (v->kind == VALUE_SCALAR && scalar_kind(v) == SCALAR_NULL && !strcmp(o->def, "[]"))
+        hint = "; [] is a list without elements";
     else if (o->type == TYPE_INT && v->kind == VALUE_SCALAR && scalar_kind(v) == SCALAR_FLOAT)
         hint = "; written without point and exponent (1_000 is fine)";
     return textf("expected %s%s, got %s%s", legal_text(o), option_optional(o) ? ", or null" : "",

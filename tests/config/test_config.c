@@ -468,6 +468,8 @@ static void test_arguments(void)
         {"lr=--- 3", NULL, NULL, "expected one value"},
         {"lr=*x", NULL, NULL, "aliases"},
         {"save=a\xFF", NULL, NULL, "not UTF-8"},
+        {"data_path=null", NULL, NULL, "got null; [] is a list without elements"},
+        {"cp_comm_type=null", NULL, NULL, "expected a list of strings, got null"},
         {"=3", NULL, NULL, "unknown key ''"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         Text t = compose(NULL, NULL, NULL);
