@@ -548,6 +548,24 @@ static void open_output(Job *j)
     on_signals(on_signal);
 }
 
+/* What to write for an argument that the command has not; Megatron-LM's preprocess_data has some of these. */
+static const char *in_place_of(const char *flag)
+{
+    static const char *const others[][2] = {
+        {"--input", "texts are named without a flag"},
+        {"--output-prefix", "-o PREFIX"},
+        {"--json-keys", "--json-key KEY, the field of the text; a corpus holds one field"},
+        {"--append-eod", "leave it out: it is what happens without --no-append-eod"},
+        {"--workers", "--threads N"},
+        {"--tokenizer-type", "--tokenizer byte"},
+        {"-", "/dev/stdin, which is one document"},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strncmp(flag, others[i][0], strcspn(flag, "=")) && strlen(others[i][0]) == strcspn(flag, "="))
+            return others[i][1];
+    return "see `train help tokenize`";
+}
+
 static void parse(Job *j, int argc, char **argv)
 {
     Args a = cli_open("tokenize", argc, argv);
@@ -559,8 +577,8 @@ static void parse(Job *j, int argc, char **argv)
     j->append = !args_switch(&a, "--no-append-eod");
     for (int i = 0; i < a.n; i++)
         if (a.v[i][0] == '-')
-            die(EXIT_CONFIG, "usage", "train tokenize: unexpected argument `%s`; change: see `train help "
-                "tokenize`", a.v[i]);
+            die(EXIT_CONFIG, "usage", "train tokenize: unexpected argument `%s`; change: %s", a.v[i],
+                in_place_of(a.v[i]));
     if (!j->prefix || !a.n)
         die(EXIT_CONFIG, "usage", "train tokenize: %s; change: train tokenize IN... -o PREFIX",
             a.n ? "no -o PREFIX" : "nothing to read");

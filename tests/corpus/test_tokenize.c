@@ -272,6 +272,9 @@ static void test_command(void)
     CHECK(TOKENIZE(EXIT_CONFIG, "names no files", a, "-o", nameless), "%s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "--frobnicate", a, "-o", to, "--frobnicate"), "%s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "no tokenizer", a, "-o", to, "--tokenizer", "morse"), "%s", said);
+    CHECK(TOKENIZE(EXIT_CONFIG, "change: leave it out: ", a, "-o", to, "--append-eod"), "%s", said);
+    CHECK(TOKENIZE(EXIT_CONFIG, "change: -o PREFIX", "--output-prefix", to, "--input", a), "%s", said);
+    CHECK(TOKENIZE(EXIT_CONFIG, "change: --json-key KEY", a, "-o", to, "--json-keys=text"), "%s", said);
     CHECK(TOKENIZE(EXIT_CONFIG, "--threads", a, "-o", to, "--threads", "0"), "%s", said);
     char *list = xasprintf("ls %s | grep -c tmp", work);
     FILE *f = popen(list, "r");
