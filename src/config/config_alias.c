@@ -17,15 +17,20 @@
 #define IN_TENSORBOARD "it is in TensorBoard's files always"
 #define NO_WANDB "TensorBoard's files are in the run directory; tensorboard_dir moves them"
 #define LR_OF_CONFIG "a run that goes on follows the configuration, and says what of the schedule has changed"
+#define RANKS_LEFT "data parallelism takes what the other sizes leave of the ranks"
+#define ZERO_STAGES \
+    "data_parallel_sharding_strategy=no_shard, optim, optim_grads or optim_grads_params for stage 0, 1, 2 " \
+    "or 3"
 #define ONE_DECAY "weight_decay, one number for the whole run"
 
 static const Alias aliases[] = {
     /* model */
-    ALIAS("attention_bias", "add_qkv_bias"),
+    MEANS("attention_bias", "add_qkv_bias", "add_qkv_bias (query, key, value) or add_bias_linear (all)"),
+    MEANS("bias", "add_bias_linear", "add_bias_linear; LayerNorm has its bias always"),
     ALIAS("block_size", "seq_length"),
     ALIAS("context_length", "seq_length"),
     ALIAS("d_model", "hidden_size"),
-    ALIAS("dropout", "hidden_dropout"),
+    MEANS("dropout", "hidden_dropout", "hidden_dropout and attention_dropout"),
     ALIAS("embd_pdrop", "hidden_dropout"),
     ALIAS("resid_pdrop", "hidden_dropout"),
     ALIAS("attn_pdrop", "attention_dropout"),
@@ -91,6 +96,8 @@ static const Alias aliases[] = {
     NEEDLESS("model_type", "the keys of section model say what it is"),
     NEEDLESS("architectures", "the keys of section model say what it is"),
     /* data */
+    ALIAS("dataset", "data_path"),
+    ALIAS("eos_token_id", "null_tokenizer_eod_id"),
     NEEDLESS("vocab_file", "a corpus holds token ids; vocab_size says how many there are"),
     NEEDLESS("merge_file", "a corpus holds token ids; vocab_size says how many there are"),
     NEEDLESS("data_cache_path", "the order of the samples is made anew at each start"),
@@ -107,6 +114,13 @@ static const Alias aliases[] = {
     ALIAS("batch_size", "micro_batch_size"),
     ALIAS("train_micro_batch_size_per_gpu", "micro_batch_size"),
     ALIAS("per_device_train_batch_size", "micro_batch_size"),
+    ALIAS("local_batch_size", "micro_batch_size"),
+    NEEDLESS("per_device_eval_batch_size", "evaluation takes the batches of training"),
+    MEANS("epochs", "train_iters", "train_iters; max_epochs refuses a run of more passes over the corpus"),
+    MEANS("num_train_epochs", "train_iters",
+          "train_iters; max_epochs refuses a run of more passes over the corpus"),
+    ALIAS("steps", "train_iters"),
+    NEEDLESS("eval_only", "`train eval CONFIG.yaml load=DIR` evaluates and trains nothing"),
     ALIAS("global_train_batch_size", "global_batch_size"),
     ALIAS("train_batch_size", "global_batch_size"),
     ALIAS("eval_steps", "eval_interval"),
@@ -129,6 +143,7 @@ static const Alias aliases[] = {
     ALIAS("grad_clip", "clip_grad"),
     ALIAS("gradient_clipping", "clip_grad"),
     ALIAS("max_grad_norm", "clip_grad"),
+    ALIAS("gradient_clip", "clip_grad"),
     ALIAS("learning_rate", "lr"),
     ALIAS("max_lr", "lr"),
     ALIAS("lr_scheduler_type", "lr_decay_style"),
@@ -148,6 +163,11 @@ static const Alias aliases[] = {
     NONE("main_params_dtype", "masters are fp32"),
     /* parallel */
     ALIAS("tp", "tensor_model_parallel_size"),
+    ALIAS("tp_size", "tensor_model_parallel_size"),
+    ALIAS("pp_size", "pipeline_model_parallel_size"),
+    NEEDLESS("dp", RANKS_LEFT),
+    NEEDLESS("dp_size", RANKS_LEFT),
+    NEEDLESS("data_parallel_size", RANKS_LEFT),
     ALIAS("model_parallel_size", "tensor_model_parallel_size"),
     ALIAS("pp", "pipeline_model_parallel_size"),
     ALIAS("cp", "context_parallel_size"),
@@ -168,9 +188,9 @@ static const Alias aliases[] = {
           "data_parallel_sharding_strategy=optim_grads_params"),
     MEANS("use_torch_fsdp2", "data_parallel_sharding_strategy",
           "data_parallel_sharding_strategy=optim_grads_params"),
-    MEANS("zero_stage", "data_parallel_sharding_strategy",
-          "data_parallel_sharding_strategy=no_shard, optim, optim_grads or optim_grads_params for stage 0, "
-          "1, 2 or 3"),
+    MEANS("fsdp", "data_parallel_sharding_strategy", "data_parallel_sharding_strategy=optim_grads_params"),
+    MEANS("zero", "data_parallel_sharding_strategy", ZERO_STAGES),
+    MEANS("zero_stage", "data_parallel_sharding_strategy", ZERO_STAGES),
     NEEDLESS("accumulate_allreduce_grads_in_fp32", "gradients are summed in fp32"),
     NEEDLESS("overlap_p2p_comm", "messages of the pipeline travel beside computation"),
     NEEDLESS("no_overlap_p2p_communication", "messages of the pipeline travel beside computation"),
@@ -194,6 +214,8 @@ static const Alias aliases[] = {
     NEEDLESS("local_rank", "the launcher tells each rank"),
     /* precision */
     ALIAS("dtype", "params_dtype"),
+    ALIAS("precision", "params_dtype"),
+    ALIAS("mixed_precision", "params_dtype"),
     ALIAS("torch_dtype", "params_dtype"),
     MEANS("bf16", "params_dtype", "params_dtype=bf16"),
     MEANS("fp16", "params_dtype", "params_dtype=fp16"),
@@ -251,6 +273,10 @@ static const Alias aliases[] = {
     ALIAS("o", "save"),
     ALIAS("save_dir", "save"),
     ALIAS("save_steps", "save_interval"),
+    ALIAS("save_every", "save_interval"),
+    ALIAS("checkpoint_interval", "save_interval"),
+    MEANS("save_strategy", "save_interval", "save_interval, the iterations between checkpoints"),
+    MEANS("init_from", "load", "load=DIR; `train import` makes a checkpoint of a Hugging Face directory"),
     ALIAS("save_total_limit", "save_keep_last"),
     ALIAS("checkpoint", "load"),
     ALIAS("resume_from_checkpoint", "load"),
@@ -273,6 +299,7 @@ static const Alias aliases[] = {
     NEEDLESS("use_checkpoint_args",
              "model keys that a configuration leaves out come from the checkpoint that is loaded"),
     ALIAS("logging_steps", "log_interval"),
+    ALIAS("log_every", "log_interval"),
     ALIAS("tensorboard_log_interval", "log_interval"),
     NEEDLESS("log_throughput", "it is always printed"),
     NEEDLESS("timing_log_level", "trace_steps draws the timeline of a step"),

@@ -118,8 +118,8 @@ static void test_places(void)
 
 /* ---- other programs' names ---- */
 
-/* Options of Megatron-LM's own scripts whose names look like other keys, or like none. */
-static void test_megatron_options(void)
+/* Options of other programs whose names look like other keys, or like none. */
+static void test_other_programs(void)
 {
     static const char *const names[][2] = {
         {"no_check_for_nan_in_loss_and_grad", "check_for_nan_in_loss_and_grad=false"},
@@ -130,7 +130,11 @@ static void test_megatron_options(void)
         {"rotary_seq_len_interpolation_factor", "rope_scaling=linear"},
         {"encoder_seq_length", "'seq_length'"},
         {"data_args_path", "data_path=[0.3, a, 0.7, b]"}, {"profile", "trace_steps"},
-        {"override-opt_param-scheduler", "leave it out"}, {"skip-train", "train eval"}};
+        {"override-opt_param-scheduler", "leave it out"}, {"skip-train", "train eval"},
+        {"data_parallel_size", "leave it out"}, {"local_batch_size", "'micro_batch_size'"},
+        {"dropout", "hidden_dropout and attention_dropout"}, {"steps", "'train_iters'"},
+        {"save_every", "'save_interval'"}, {"epochs", "write train_iters"}, {"eos_token_id", "eod_id"},
+        {"bias", "add_bias_linear"}, {"mixed_precision", "'params_dtype'"}, {"zero", "optim_grads"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         Text t = compose(NULL, NULL, NULL);
         char *arg = textf("%s=1", names[i][0]);
@@ -583,7 +587,7 @@ int main(int argc, char **argv)
     } tests[] = {{"typos", test_typos},
                  {"places", test_places},
                  {"aliases", test_aliases},
-                 {"Megatron's options", test_megatron_options},
+                 {"other programs' options", test_other_programs},
                  {"types", test_types},
                  {"ranges", test_ranges},
                  {"environment", test_environment},
