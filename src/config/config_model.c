@@ -51,6 +51,14 @@ int config_differs(const Config *a, const Config *b, int option)
     return !config_same_text(&x, &y, option);
 }
 
+/* What the change of a key means for a run. A split that is absent on one side is part of the change between
+ * data_path and corpora for each split, which is allowed. */
+static Change change_of(const Config *now, const Config *saved, int option)
+{
+    int absent = option == OPT_split && (!now->split || !saved->split);
+    return absent ? CHANGE_WARN : options[option].change;
+}
+
 Change config_compare_resume(const Config *now, const Config *saved, const char **text)
 {
     static const char *const words[] = {"free", "warn", "refuse"};
@@ -60,9 +68,10 @@ Change config_compare_resume(const Config *now, const Config *saved, const char 
         const Option *o = &options[i];
         if (o->change == CHANGE_FREE || !saved->given[i] || !config_differs(now, saved, i))
             continue;
+        Change change = change_of(now, saved, i);
         char *a = config_text(saved, i), *b = config_text(now, i);
-        list = textf("%s%s: %s -> %s (%s)\n", list, o->key, a, b, words[o->change]);
-        worst = o->change > worst ? o->change : worst;
+        list = textf("%s%s: %s -> %s (%s)\n", list, o->key, a, b, words[change]);
+        worst = change > worst ? change : worst;
         free(a);
         free(b);
     }

@@ -47,6 +47,14 @@ run save=L data_path=small train_iters=12 load=latest exit_interval=6
 run save=L data_path=small train_iters=12 load=latest
 ! grep 'another order' log || fail "told again"
 
+# a run goes over to corpora of their own for training and validation, and back: split goes and comes with data_path
+run save=S train_iters=2 split="'8, 2'"
+run save=S train_iters=4 load=latest data_path=[] split=null train_data_path=small valid_data_path=corpus
+grep -q "split: '8, 2' -> null (warn)" log || fail "no word of the split"
+run save=S train_iters=6 load=latest split="'8, 2'"
+"$TRAIN" tiny.yaml save=S train_iters=8 load=latest split="'7, 3'" > log 2>&1 && fail "another split of the same corpus"
+grep -q "split: '8, 2' -> '7, 3' (refuse)" log || fail "no word of the other split"
+
 # WSD's closing decay has its iterations within a schedule of batch sizes, too
 run save=C train_iters=8 global_batch_size=null step_batch_size_schedule='0:1 128:4' lr_decay_style=WSD \
     lr_wsd_decay_style=linear lr_wsd_decay_iters=2
