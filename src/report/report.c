@@ -110,19 +110,20 @@ static void put_step_tiles(FILE *f, const Report *r)
 static void put_tiles(FILE *f, const Report *r)
 {
     char v[32];
-    double took = 0;
-    size_t i;
-    json_t *sessions = json_object_get(r->run, "sessions"), *s;
+    json_t *sessions = json_object_get(r->run, "sessions");
+    size_t starts = json_array_size(sessions);
+    const json_t *last = json_array_get(sessions, starts - 1);
+    /* since the first start; a start that died has no end of its own */
+    double took = report_number_of(last, "ended") - report_number_of(last, "origin");
     if (!r->n && !r->evals)
         return;
     html_put(f, "<dl class='tiles'>\n");
     put_loss_tiles(f, r);
     if (r->n)
         put_step_tiles(f, r);
-    json_array_foreach(sessions, i, s)
-        took += fmax(0, report_number_of(s, "ended") - report_number_of(s, "started"));
     if (took > 0)
-        tile(f, "Time", console_duration(v, took), i > 1 ? "in %d starts" : "from start to end", (int)i);
+        tile(f, "Time", console_duration(v, took), starts > 1 ? "in %d starts" : "from start to end",
+             (int)starts);
     if (isfinite(report_last_of(r, C_goodput))) {
         int failures = (int)json_array_size(r->failures);
         snprintf(v, sizeof v, "%.1f %%", 100 * report_last_of(r, C_goodput));

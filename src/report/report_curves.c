@@ -50,12 +50,15 @@ static const struct { int column; const char *css; } phase[PHASES] = {
     {C_optimizer_ms, "optimizer"}, {C_other, "other"}, {C_checkpoint_ms, "checkpoint"},
     {C_eval_ms, "evaluation"}};
 
+/* share: [PHASES] ms of all recorded steps together */
 static void put_share(FILE *f, const Report *r, const double *share)
 {
-    double total = 0;
+    double total = 0, steps = 0;
     char t[32];
     for (int k = 0; k < PHASES; k++)
         total += share[k];
+    for (int64_t i = 0; i < r->n; i++)
+        steps += r->col[C_steps][i];
     if (!(total > 0))
         return;
     card_open(f, "", "Where the time went", "all recorded steps");
@@ -68,7 +71,7 @@ static void put_share(FILE *f, const Report *r, const double *share)
         if (share[k] > 0)
             html_put(f, "<tr><td><span class='dot %s'></span>%s</td><td class='n'>%s a step</td><td "
                      "class='n'>%.1f %%</td></tr>\n", phase[k].css, phase[k].css,
-                     report_ms_text(t, share[k] / (double)r->n), 100 * share[k] / total);
+                     report_ms_text(t, share[k] / steps), 100 * share[k] / total);
     html_put(f, "</table>\n<p class='note'>A wait inside of forward, backward or the optimizer&#39;s step "
              "counts there: for the tensor, context or expert group, or for the sum of the gradients. other: "
              "the rest of a step, in which a rank waits for the pipeline, gathers weights, starts reductions "
@@ -85,7 +88,7 @@ static void put_phases(FILE *f, const Report *r)
         const double *y = r->col[phase[k].column], *mean = r->mean[phase[k].column];
         char css[32];
         for (int64_t i = 0; i < r->n; i++) {
-            share[k] += isfinite(y[i]) ? y[i] : 0;
+            share[k] += isfinite(y[i]) ? y[i] * r->col[C_steps][i] : 0;
             sum[i] += isfinite(mean[i]) ? mean[i] : 0;
         }
         snprintf(css, sizeof css, ",\"c\":\"%s\"", phase[k].css);

@@ -123,16 +123,19 @@ static double number(const Report *r, int column, int64_t i)
     return isfinite(r->col[column][i]) ? r->col[column][i] : 0;
 }
 
-/* A line of metrics.jsonl holds means over the steps since the line before it. */
+/* A line of metrics.jsonl holds means over the steps since the line before it, the first one since the run
+ * began, which may have been at an iteration of another run. */
 static void derive(Report *r)
 {
-    double sum = 0;
+    const json_t *first = json_array_get(json_object_get(r->run, "sessions"), 0);
+    double sum = 0, before = fmax(0, report_number_of(first, "from"));
     for (int64_t i = 0; i < r->n; i++) {
-        double steps = r->col[C_iteration][i] - (i ? r->col[C_iteration][i - 1] : 0),
-               other = number(r, C_elapsed_ms, i);
+        double steps = fmax(0, r->col[C_iteration][i] - before), other = number(r, C_elapsed_ms, i);
+        before = r->col[C_iteration][i];
         sum += 1e-3 * steps * (other + number(r, C_eval_ms, i) + number(r, C_checkpoint_ms, i));
         other -= number(r, C_data_ms, i) + number(r, C_forward_ms, i) + number(r, C_backward_ms, i) +
                  number(r, C_optimizer_ms, i);
+        append(&r->col[C_steps], i, steps);
         append(&r->col[C_time], i, sum);
         append(&r->col[C_other], i, fmax(0, other));
     }

@@ -5,11 +5,12 @@
 #include <jansson.h>
 #include <stdio.h>
 
-/* Row numbers of the metrics table, so that a column is r->col[C_lm_loss], and two more columns. */
+/* Row numbers of the metrics table, so that a column is r->col[C_lm_loss], and more columns. */
 enum {
 #define X(field, ...) C_##field,
     METRICS(X)
 #undef X
+    C_steps,                       /* steps that the line is about: since the line before it */
     C_other,                       /* elapsed_ms beyond data, forward, backward and optimizer */
     C_time,                        /* training time so far, evaluations and saves included, in time_unit */
     C_peak,                        /* largest load of an expert over the mean one, of the worst layer */

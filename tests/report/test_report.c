@@ -500,6 +500,27 @@ static char *report_of(const char *dir)
     return page;
 }
 
+/* A run that began at iteration 12 of another one. Its lines are of 10 steps and of one; its first start died
+ * and has no end. */
+static void test_report_steps(void)
+{
+    char *dir = new_dir("steps"), *page;
+    write_text(dir, "metrics.jsonl",
+               "{\"iteration\": 22, \"elapsed_ms\": 10, \"forward_ms\": 10}\n"
+               "{\"iteration\": 23, \"elapsed_ms\": 10, \"forward_ms\": 10, \"eval_ms\": 110}\n");
+    write_text(dir, "run.json", "{\"sessions\": [{\"started\": 100, \"origin\": 90, \"from\": 12}, "
+               "{\"started\": 200, \"origin\": 90, \"from\": 20, \"ended\": 300}]}");
+    page = report_of(dir);
+    const char *time = strstr(page, "\"of\":\"time\"");
+    CHECK(time && strstr(time, "\"x\":[22,23],\"y\":[0.1,0.22]"),
+          "training time from the first start on");
+    CHECK(strstr(page, "evaluation</td><td class=\"n\">10.0 ms a step</td><td class=\"n\">50.0 %</td>"),
+          "a line counts with its steps");
+    CHECK(strstr(page, "<dt>Time</dt><dd class=\"v\">3:30<"), "the time of a start that died");
+    free(page);
+    free(dir);
+}
+
 static void test_report(void)
 {
     char *dir = new_dir("empty"), *page = report_of(dir);
@@ -642,6 +663,7 @@ int main(int argc, char **argv)
     test_trace();
     test_scale();
     test_axis();
+    test_report_steps();
     test_report();
     return run_dir_end();
 }
