@@ -215,7 +215,7 @@ static double evaluate(Training *t)
     double start = now(), traced = trace_begin(&t->run.trace);
     account_phase(&t->run);
     flight_phase(PHASE_EVAL);
-    double loss = run_evaluate(&t->run, t->valid, t->cfg->eval_iters, tick, t->log);
+    double loss = run_evaluate(&t->run, t->valid, t->cfg->eval_iters, tick, t->log).loss;
     log_status(t->log, NULL);
     trace_end(&t->run.trace, SPAN_EVAL, traced);
     account_phase_end(&t->run, LOSS_EVALUATION);

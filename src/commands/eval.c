@@ -19,14 +19,14 @@ static Split split_named(const char *name)
         "train eval: --split %s is none of 'valid', 'test' or 'train'; change: give one of them", name);
 }
 
-static void print_json(const char *dir, const char *split, int64_t tokens, double loss)
+static void print_json(const char *dir, const char *split, const Evaluated *e)
 {
-    json_t *j = json_pack("{s:s s:I}", "checkpoint", dir, "tokens", (json_int_t)tokens);
+    json_t *j = json_pack("{s:s s:I}", "checkpoint", dir, "tokens", (json_int_t)e->tokens);
     char key[32];
     snprintf(key, sizeof key, "%s_loss", split);
-    json_object_set_new(j, key, json_number(loss));
+    json_object_set_new(j, key, json_number(e->loss));
     snprintf(key, sizeof key, "%s_ppl", split);
-    json_object_set_new(j, key, json_number(exp(loss)));
+    json_object_set_new(j, key, json_number(exp(e->loss)));
     json_print(stdout, j, JSON_REAL_PRECISION(17));
 }
 
@@ -42,18 +42,16 @@ int command_eval(int argc, char **argv)
     Run r;
     run_open(&r, cfg, RUN_FORWARD, 0, NULL);
     char *dir = run_load(&r, cfg->load);
-    int64_t batch = config_batch_most(cfg);
-    Loader *l = start_loader(cfg, &r, split, cfg->eval_iters * batch);
-    double loss = run_evaluate(&r, l, cfg->eval_iters, NULL, NULL);
-    int64_t tokens = cfg->eval_iters * batch * cfg->seq_length;
-    all_ok(&r.grid.all, isfinite(loss), EXIT_NUMERIC, "not-finite", "%s: the %s loss is %g, of weights that "
-           "are all finite; change: params_dtype=fp32, or load an earlier checkpoint", dir,
-           splits[split].word, loss);
+    Loader *l = start_loader(cfg, &r, split, cfg->eval_iters * config_batch_most(cfg));
+    Evaluated e = run_evaluate(&r, l, cfg->eval_iters, NULL, NULL);
+    all_ok(&r.grid.all, isfinite(e.loss), EXIT_NUMERIC, "not-finite", "%s: the %s loss is %g, of weights "
+           "that are all finite; change: params_dtype=fp32, or load an earlier checkpoint", dir,
+           splits[split].word, e.loss);
     if (r.grid.rank == 0 && json)
-        print_json(dir, splits[split].name, tokens, loss);
+        print_json(dir, splits[split].name, &e);
     else if (r.grid.rank == 0)
-        printf("%s: %s loss %.6f | perplexity %.4f | %ld tokens\n", dir, splits[split].word, loss, exp(loss),
-               tokens);
+        printf("%s: %s loss %.6f | perplexity %.4f | %ld tokens\n", dir, splits[split].word, e.loss,
+               exp(e.loss), e.tokens);
     loader_close(l);
     free(dir);
     run_close(&r);

@@ -392,9 +392,12 @@ const Batch *run_sequence(void *run, int mb);
  *   logits  out  [V]  on the host of every rank, of type Params.real: the position after the last token */
 void run_extend(Run *r, const int32_t *tokens, int64_t n, void *logits);
 
-/* Mean loss over the first `batches` global batches of a loader, nats a token. Collective.
+/* Mean loss, nats a token, and number of tokens that have a loss; without such tokens both are 0. */
+typedef struct { double loss; int64_t tokens; } Evaluated;
+
+/* Evaluates the first `batches` global batches of a loader. Collective.
  *   tick  in  called with ctx after each batch; may be NULL */
-double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, int64_t done), void *ctx);
+Evaluated run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, int64_t done), void *ctx);
 
 /* The lists of a step of `batch` samples. */
 const Lists *run_lists(const Run *r, int64_t batch);

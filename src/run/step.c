@@ -440,7 +440,7 @@ void run_reduce(Run *r, Metrics *m)
     straggler_step(&r->straggler, &r->own, &s->groups, m, &r->grid);
 }
 
-double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, int64_t done), void *ctx)
+Evaluated run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, int64_t done), void *ctx)
 {
     Model *m = &r->model;
     Comm *all = &r->grid.all;
@@ -457,7 +457,7 @@ double run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, 
     modes_check(r->progress.iteration);
     all->wait(all, all->all_reduce(all, m->sums, 2, F64, OP_SUM));
     m->dev->get(m->dev, sums, m->sums, sizeof sums);
-    return sums[1] > 0 ? sums[0] / sums[1] : 0;
+    return (Evaluated){sums[1] > 0 ? sums[0] / sums[1] : 0, (int64_t)sums[1]};
 }
 
 /* The next tokens of the sequence that is being generated. */

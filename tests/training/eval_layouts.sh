@@ -31,6 +31,18 @@ layout 3 pipeline_schedule=zb-v "pipeline_model_parallel_layout='E|t|||t|L'"
 layout 2 pipeline_schedule=interleaved num_virtual_stages_per_pipeline_rank=3 "pipeline_model_parallel_layout='E||t|||tL'"
 layout 2 pipeline_schedule=1f1b
 
+# eval tells the tokens that have a loss: four of five where a document is four letters and its end
+mkdir short
+for i in $(seq 100 399); do printf '%s.' "$i" > "short/$i"; done
+"$TRAIN" tokenize short -o short > /dev/null 2>&1
+"$TRAIN" tiny.yaml save=kept save_at_end=true > log 2>&1 || fail a run that is kept
+for ranks in 1 2; do
+    "$launch" -n $ranks eval tiny.yaml load=kept data_path=short eod_mask_loss=true --json > log 2>&1 || fail "eval on $ranks"
+    [ "$(sed -n 's/.*"tokens": \([0-9]*\),.*/\1/p' log | awk "{ print (\$1 > 800 && \$1 < 840) }")" = 1 ] || fail "tokens with a loss"
+    "$launch" -n $ranks eval tiny.yaml load=kept data_path=short --json > log 2>&1 || fail "eval on $ranks"
+    grep -q '"tokens": 1024,' log || fail "not all tokens have a loss"
+done
+
 # a rank that dies in MPI_Finalize, when the command has given its results, does not change the command's code
 cat > last.c <<'C'
 #define _GNU_SOURCE
