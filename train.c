@@ -150,6 +150,13 @@ static char *arithmetic(const Run *r)
                                                      r->dev.isa, pool_threads(r->dev.pool));
 }
 
+/* Returns "513220 tokens, 1 epoch". */
+static const char *corpus_text(const Loader *l)
+{
+    int64_t epochs = loader_epochs(l);
+    return textf("%ld tokens, %ld epoch%s", loader_tokens(l), epochs, epochs == 1 ? "" : "s");
+}
+
 static void print_start(const Training *t)
 {
     const Run *r = &t->run;
@@ -177,8 +184,7 @@ static void print_start(const Training *t)
            "%.1f: %.1f MB in all, %.1f of the host\n", (double)m->parameters / 1e6,
            (double)m->gradients / 1e6, (double)m->optimizer / 1e6, (double)m->activations / 1e6,
            (double)m->buffers / 1e6, (double)m->total / 1e6, (double)m->host / 1e6);
-    printf("corpus: %ld tokens, %ld epoch%s for %ld iterations\n", loader_tokens(r->loader),
-           loader_epochs(r->loader), loader_epochs(r->loader) == 1 ? "" : "s", t->total);
+    printf("corpus: %s for %ld iterations\n", corpus_text(r->loader), t->total);
     if (t->valid)
         printf("validation: %ld tokens\n", loader_tokens(t->valid));
     fflush(stdout);
@@ -194,8 +200,7 @@ static void record_start(const Training *t)
     log_memory(t->log, "activations", m->activations, -1);
     log_memory(t->log, "buffers", m->buffers, -1);
     log_memory(t->log, "host", m->host, -1);
-    log_fact(t->log, "corpus", textf("%ld tokens, %ld epochs", loader_tokens(t->run.loader),
-                                     loader_epochs(t->run.loader)));
+    log_fact(t->log, "corpus", corpus_text(t->run.loader));
     char *how = arithmetic(&t->run);
     log_fact(t->log, "arithmetic", how);
     if (*t->run.gpu.attention)

@@ -257,8 +257,8 @@ int command_export(int argc, char **argv)
         file_errno(why, "cannot rename %s to %s", tmp, out);
         DISK(why);
     }
-    printf("%s: %s, %ld parameters in %d files, from %s\n", out, family->type, params_count(cfg),
-           shards, s.dir);
+    printf("%s: %s, %ld parameters in %d file%s, from %s\n", out, family->type, params_count(cfg),
+           shards, shards == 1 ? "" : "s", s.dir);
     close(dir);
     free(tmp);
     free(item);

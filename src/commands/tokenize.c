@@ -630,9 +630,13 @@ int command_tokenize(int argc, char **argv)
              "corpus byte for byte; the first: %s; change: nothing if it is meant so, else name texts",
              j->binary, j->binary == 1 ? " has" : "s have", j->binary == 1 ? "is" : "are", j->first_binary);
     double seconds = now() - start;
-    printf("%s.bin, %s.idx: %ld documents, %ld tokens (%s, %s) from %ld files, %.1f MB in %.1f s, %.0f MB/s",
-           j->prefix, j->prefix, j->documents, j->tokens, j->tokenizer->name, j->width == 2 ? "u16" : "i32",
-           j->inputs, 1e-6 * (double)j->bytes, seconds, 1e-6 * (double)j->bytes / seconds);
-    printf(j->empty ? "; %ld empty documents left out\n" : "\n", j->empty);
+    printf("%s.bin, %s.idx: %ld document%s, %ld tokens (%s, %s) from %ld file%s, ", j->prefix, j->prefix,
+           j->documents, j->documents == 1 ? "" : "s", j->tokens, j->tokenizer->name,
+           j->width == 2 ? "u16" : "i32", j->inputs, j->inputs == 1 ? "" : "s");
+    double mb = 1e-6 * (double)j->bytes;
+    printf("%.1f MB in %.1f s, %.0f MB/s", mb, seconds, mb / seconds);
+    if (j->empty)
+        printf("; %ld empty document%s left out", j->empty, j->empty == 1 ? "" : "s");
+    printf("\n");
     return EXIT_DONE;
 }

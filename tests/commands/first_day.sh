@@ -193,6 +193,8 @@ says 0 'iteration +4/' c.yaml save=off eval_iters=0
 ! grep -q 'validation loss' out || { echo "eval_iters 0 evaluates"; bad=$((bad + 1)); }
 says 2 'eval_iters' eval c.yaml load=off eval_iters=0
 grep -q '"command": ".*train c.yaml save=off eval_iters=0"' off/run.json || { echo "run.json lacks the command"; bad=$((bad + 1)); }
+grep -Eq '"corpus": "[0-9]+ tokens, 1 epoch"' off/run.json || { echo "run.json has no 1 epoch"; bad=$((bad + 1)); }
+says 0 ' parameters in 1 file, from ' export last -o exported
 
 # a bubble of a schedule of batch sizes is that of its first step
 printf 'parallel: {pipeline_model_parallel_size: 2}\ntrain: {micro_batch_size: 2, step_batch_size_schedule: "0:12 1K:24"}\n' > b.yaml
@@ -221,6 +223,7 @@ says 2 'change: a shorter prompt' generate c.yaml load=off --prompt "$(head -n 3
 # a text goes on behind a byte 0, which JSON has as U+FFFD, and so do the run's samples
 for i in 1 2 3 4 5 6 7 8 9 10; do printf a; head -c 30 /dev/zero; done > zeros.txt
 "$TRAIN" tokenize zeros.txt -o zeros > tokenized 2>&1 || { cat tokenized; exit 1; }
+grep -q ': 1 document, .* from 1 file, ' tokenized || { echo "no 1 document from 1 file"; bad=$((bad + 1)); }
 says 0 finished c.yaml save=zero data_path=zeros split="'1'" eval_interval=null train_iters=40 lr=1e-2 hidden_dropout=0 attention_dropout=0
 says 0 '"tokens":\[0,0,0\]' generate load=zero --prompt aa --tokens 3 --temperature 0 --json
 for file in out zero/samples.jsonl; do
