@@ -253,6 +253,8 @@ static double save(Training *t, Saver *to)
 {
     double start = now(), traced = trace_begin(&t->run.trace);
     char text[64];
+    GroupTotals sent;
+    own_groups(&t->run.grid, &sent);
     own_begin(&t->run.own);
     account_phase(&t->run);
     snprintf(text, sizeof text, "%s of iteration %ld", to == t->run.checkpoint.memory ? "copy" : "save",
@@ -267,6 +269,7 @@ static double save(Training *t, Saver *to)
     trace_end(&t->run.trace, SPAN_SAVE, traced);
     account_phase_end(&t->run, LOSS_SAVE);
     own_end(&t->run.own, OWN_SAVE);
+    own_leave_out(&t->run.own, &t->run.grid, &sent);
     flight_phase(PHASE_OTHER);
     return (now() - start) * 1e3;
 }

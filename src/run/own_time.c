@@ -120,6 +120,17 @@ void own_groups(Grid *g, GroupTotals *now)
     grid_each(g, add_group, now);
 }
 
+void own_leave_out(OwnTime *o, Grid *g, const GroupTotals *from)
+{
+    GroupTotals now;
+    own_groups(g, &now);
+    for (int i = 0; i < GROUPS; i++) {
+        o->before.of[i].waited += now.of[i].waited - from->of[i].waited;
+        o->before.of[i].busy += now.of[i].busy - from->of[i].busy;
+        o->before.of[i].bytes += now.of[i].bytes - from->of[i].bytes;
+    }
+}
+
 /* Writes this rank's numbers for the sum. */
 static void put_groups(OwnTime *o, const GroupTotals *now, GroupSum *to)
 {

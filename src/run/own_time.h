@@ -50,7 +50,7 @@ typedef struct {
     Pace last;                     /* where the next stretch begins */
     double rest, rest_idle;        /* s of the stretches so far that belong to the next instruction */
     OwnSum own;                    /* since the last exchange */
-    GroupTotals before;            /* of the last exchange */
+    GroupTotals before;            /* of the last exchange, and what was left out since */
     double *sum;                   /* [METRIC_COUNT + OWN_ROOM(world)] of all ranks, for metrics_reduce */
     GroupTimes group[GROUPS];      /* of the step collected last */
     int groups;
@@ -76,9 +76,11 @@ void own_device(OwnTime *o, const double *ran, const DeviceWaits *waits);
 
 /* Writes what this rank's groups have done until now. */
 void own_groups(Grid *g, GroupTotals *now);
+/* What the groups have done since own_groups wrote `from` belongs to no step. */
+void own_leave_out(OwnTime *o, Grid *g, const GroupTotals *from);
 /* Reduces a step's metrics over all ranks, with what the groups did from the last exchange to `now`, the end
- * of the step's launch: of a late device the next step has been launched since. With `all_own` (global) also
- * the own times, which begin anew. Returns [world] the own times of all ranks; NULL without all_own.
- * Collective over g->all. */
+ * of the step's launch, without what was left out: of a late device the next step has been launched since.
+ * With `all_own` (global) also the own times, which begin anew. Returns [world] the own times of all ranks;
+ * NULL without all_own. Collective over g->all. */
 OwnSum *own_exchange(OwnTime *o, const GroupTotals *now, Metrics *m, Grid *g, int all_own);
 #endif

@@ -222,4 +222,5 @@ void run_rewind(Run *r, const LoadFrom *from)
     p->unscheduled = here.unscheduled;
     p->batches = here.batches;
     optimizer_go(&r->opt);
+    own_groups(&r->grid, &r->own.before);     /* what dropped steps and the load sent belongs to no step */
 }

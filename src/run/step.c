@@ -445,6 +445,8 @@ Evaluated run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ct
     Model *m = &r->model;
     Comm *all = &r->grid.all;
     int64_t batch = config_batch_most(r->cfg);     /* the same samples throughout a batch-size schedule */
+    GroupTotals start;
+    own_groups(&r->grid, &start);
     model_clear(m);
     r->step.source = l;
     for (int64_t b = 0; b < batches; b++) {
@@ -457,6 +459,7 @@ Evaluated run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ct
     modes_check(r->progress.iteration);
     all->wait(all, all->all_reduce(all, m->sums, 2, F64, OP_SUM));
     m->dev->get(m->dev, sums, m->sums, sizeof sums);
+    own_leave_out(&r->own, &r->grid, &start);
     return (Evaluated){sums[1] > 0 ? sums[0] / sums[1] : 0, (int64_t)sums[1]};
 }
 
