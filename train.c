@@ -428,9 +428,12 @@ static void keep_timeline(Training *t)
     Run *r = &t->run;
     if (!trace_due(&r->trace, r->progress.iteration))
         return;
+    GroupTotals sent;
     flight_phase(PHASE_OTHER);
+    own_groups(&r->grid, &sent);
     if (!trace_write(&r->trace, t->dir.path, &r->grid, &r->plan.shape, said, why))
         warn("no timeline: %s", why);
+    own_leave_out(&r->own, &r->grid, &sent);
 }
 
 static int train_loop(Training *t)
