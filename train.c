@@ -190,10 +190,22 @@ static void print_start(const Training *t)
     fflush(stdout);
 }
 
-/* Writes what print_start prints to the log, for the report. */
-static void record_start(const Training *t)
+/* The planned memory of the fullest rank: memory_bytes is the most that a rank holds. Collective. */
+static Memory fullest(Run *r)
 {
-    const Memory *m = &t->run.plan.memory;
+    Comm *all = &r->grid.all;
+    Memory m = r->plan.memory;
+    int64_t most = m.total, rank;
+    all->wait(all, all->all_reduce(all, &most, 1, I64, OP_MAX));
+    rank = m.total == most ? all->rank : all->size;
+    all->wait(all, all->all_reduce(all, &rank, 1, I64, OP_MIN));
+    all->wait(all, all->broadcast(all, &m, sizeof m / sizeof(int64_t), I64, (int)rank));
+    return m;
+}
+
+/* Writes what print_start prints to the log, for the report. m: the planned memory. */
+static void record_start(const Training *t, const Memory *m)
+{
     log_memory(t->log, "parameters", m->parameters, -1);
     log_memory(t->log, "gradients", m->gradients, -1);
     log_memory(t->log, "optimizer", m->optimizer, -1);
@@ -581,8 +593,8 @@ static int finished_before(Training *t)
     return EXIT_DONE;
 }
 
-/* Rank 0: writes config.yaml to the run directory, prints the start, and opens the log. */
-static void start_log(Training *t)
+/* Rank 0: writes config.yaml to the run directory, prints the start, and opens the log. m: as record_start */
+static void start_log(Training *t, const Memory *m)
 {
     static const char *const none[] = {NULL};
     char *command = start_command(t->cfg, t->argc, t->argv, none, ""), why[WHY];
@@ -601,7 +613,7 @@ static void start_log(Training *t)
                                           .skipped = t->run.progress.skipped + t->run.spikes.skipped,
                                           .nans = t->run.progress.nans,
                                           .age = now() - t->started});
-    record_start(t);
+    record_start(t, m);
     free(command);
 }
 
@@ -646,8 +658,9 @@ int training_run(int argc, char **argv)
         memory_forget(t.run.progress.iteration, &t.run.grid.all);
         saver_start(t.run.checkpoint.memory);
     }
+    Memory most = fullest(&t.run);
     if (speaks(&t))
-        start_log(&t);
+        start_log(&t, &most);
     if (owes_save(&t))
         save(&t, t.run.checkpoint.saver);
     int code = train_loop(&t);

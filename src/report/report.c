@@ -159,7 +159,7 @@ static void put_memory(FILE *f, const Report *r)
         most = fmax(most, fmax(report_number_of(o, "planned"), report_number_of(o, "used")));
     }
     most = fmax(most, fmax(plan, resident));
-    card_open(f, "", "Memory", "of one process");
+    card_open(f, "", "Memory", "of the process with most");
     html_keys(f, keys, 2);
     html_put(f, "<table><thead><tr><th></th><th></th><th class='n'>planned</th><th class='n'>held at most"
              "</th></tr></thead><tbody>\n");
