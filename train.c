@@ -211,6 +211,7 @@ static void record_start(const Training *t, const Memory *m)
     log_memory(t->log, "optimizer", m->optimizer, -1);
     log_memory(t->log, "activations", m->activations, -1);
     log_memory(t->log, "buffers", m->buffers, -1);
+    log_memory(t->log, "total", m->total, -1);
     log_memory(t->log, "host", m->host, -1);
     log_fact(t->log, "corpus", corpus_text(t->run.loader));
     char *how = arithmetic(&t->run);

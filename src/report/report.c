@@ -146,26 +146,35 @@ static void memory_row(FILE *f, const char *css, const char *name, double planne
              isfinite(used) ? report_bytes_text(u, used) : "");
 }
 
+/* Whether a category is a part of the total. */
+static int is_part(const char *name) { return strcmp(name, "total") && strcmp(name, "host"); }
+
 static void put_memory(FILE *f, const Report *r)
 {
     static const Key keys[] = {{"a faint", "planned", NULL}, {"a", "held", NULL}};
     json_t *memory = json_object_get(r->run, "memory"), *o;
     const char *name;
-    double plan = 0, most = 0, resident = report_largest(r->col[C_memory_bytes], r->n);
+    double plan = report_number_of(json_object_get(memory, "total"), "planned"), sum = 0, most = 0;
+    double host = report_number_of(json_object_get(memory, "host"), "planned");
+    double resident = report_largest(r->col[C_memory_bytes], r->n);
     if (!json_object_size(memory))
         return;
     json_object_foreach(memory, name, o) {
-        plan += fmax(0, report_number_of(o, "planned"));
+        sum += is_part(name) ? fmax(0, report_number_of(o, "planned")) : 0;
         most = fmax(most, fmax(report_number_of(o, "planned"), report_number_of(o, "used")));
     }
+    plan = isfinite(plan) ? plan : sum;            /* older runs have no total */
     most = fmax(most, fmax(plan, resident));
     card_open(f, "", "Memory", "of the process with most");
     html_keys(f, keys, 2);
     html_put(f, "<table><thead><tr><th></th><th></th><th class='n'>planned</th><th class='n'>held at most"
              "</th></tr></thead><tbody>\n");
     json_object_foreach(memory, name, o)
-        memory_row(f, "", name, report_number_of(o, "planned"), report_number_of(o, "used"), most);
+        if (is_part(name))
+            memory_row(f, "", name, report_number_of(o, "planned"), report_number_of(o, "used"), most);
     memory_row(f, "total", "in all", plan, resident, most);
+    if (host > 0)
+        memory_row(f, "", "of the host", host, NAN, most);
     html_put(f, "</tbody></table>\n<p class='note'>What the process holds is known as a whole; the program "
              "itself and its libraries are in it.</p>\n");
     card_close(f);

@@ -29,7 +29,7 @@ scripts/launch -n 2 "$work/tiny.yaml" $setting save="$work/run" overwrite=true >
 # shellcheck disable=SC2086
 "$TRAIN" plan "$work/tiny.yaml" $setting --world 2 --json > "$work/plan" 2> "$work/errors" || fail "plan $setting: $?"
 most=$(tr -d ' \n' < "$work/plan" | grep -o '"rank":[01],[^}]*' | sed 's/.*"total":\([0-9]*\).*/\1/' | sort -n | tail -n 1)
-kept=$(sed -n 's/ *"planned": \([0-9]*\),*/\1/p' "$work/run/run.json" | awk '{ sum += $1 } END { print sum }')
+kept=$(tr -d ' \n' < "$work/run/run.json" | sed -n 's/.*"total":{"planned":\([0-9]*\),.*/\1/p')
 [ "$most" = "$kept" ] || fail "$setting: run.json has a plan of $kept bytes, the fullest rank one of $most"
 large="configs/gpt-39b.yaml --world 512 --machine h100 tensor_model_parallel_size=8 pipeline_model_parallel_size=4"
 # shellcheck disable=SC2086

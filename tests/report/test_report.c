@@ -49,6 +49,8 @@ static void log_planned(const char *dir)
     }
     log_memory(l, "parameters", 1000, -1);
     log_memory(l, "gradients", 4000, -1);
+    log_memory(l, "total", 6000, -1);
+    log_memory(l, "host", 3000, -1);
     log_close(l, "finished");
     put_back(saved);
     close(null);
@@ -550,6 +552,9 @@ static void test_report(void)
     CHECK(end && !memmem(card, (size_t)(end - card), "n/a", 3) &&
               memmem(card, (size_t)(end - card), "in all", 6),
           "memory");
+    const char *sum = strstr(page, "in all"), *host = sum ? strstr(sum, ">of the host<") : NULL;
+    CHECK(host && memmem(sum, (size_t)(host - sum), ">5.9 KiB<", 9) && strstr(host, ">2.9 KiB<"),
+          "the total is the planned one, and the host's memory is beside it");
     CHECK(strstr(page, "class=\"dot other\"") && strstr(page, "other: the rest of a step") &&
               strstr(page, "A wait inside of forward, backward or the optimizer&#39;s step counts there"),
           "other is explained");
