@@ -282,7 +282,7 @@ static double save(Training *t, Saver *to)
     trace_end(&t->run.trace, SPAN_SAVE, traced);
     account_phase_end(&t->run, LOSS_SAVE);
     own_end(&t->run.own, OWN_SAVE);
-    own_leave_out(&t->run.own, &t->run.grid, &sent);
+    run_leave_out(&t->run, &sent);
     flight_phase(PHASE_OTHER);
     return (now() - start) * 1e3;
 }
@@ -446,7 +446,7 @@ static void keep_timeline(Training *t)
     own_groups(&r->grid, &sent);
     if (!trace_write(&r->trace, t->dir.path, &r->grid, &r->plan.shape, said, why))
         warn("no timeline: %s", why);
-    own_leave_out(&r->own, &r->grid, &sent);
+    run_leave_out(r, &sent);
 }
 
 static int train_loop(Training *t)
@@ -455,6 +455,7 @@ static int train_loop(Training *t)
     Saver *memory = t->run.checkpoint.memory;
     int code = -1, wants_save = 0;
     double eval_ms = 0, checkpoint_ms = 0;     /* time spent before a step; logged with that step */
+    own_groups(&t->run.grid, &t->run.own.before);      /* what the start sent belongs to no step */
     while (code < 0) {
         ReferenceTime speed, calm;
         run_reference(&t->run, &t->run.dev, &speed, &calm);

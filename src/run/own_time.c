@@ -120,14 +120,12 @@ void own_groups(Grid *g, GroupTotals *now)
     grid_each(g, add_group, now);
 }
 
-void own_leave_out(OwnTime *o, Grid *g, const GroupTotals *from)
+void own_add_groups(GroupTotals *t, const GroupTotals *from, const GroupTotals *to)
 {
-    GroupTotals now;
-    own_groups(g, &now);
     for (int i = 0; i < GROUPS; i++) {
-        o->before.of[i].waited += now.of[i].waited - from->of[i].waited;
-        o->before.of[i].busy += now.of[i].busy - from->of[i].busy;
-        o->before.of[i].bytes += now.of[i].bytes - from->of[i].bytes;
+        t->of[i].waited += to->of[i].waited - from->of[i].waited;
+        t->of[i].busy += to->of[i].busy - from->of[i].busy;
+        t->of[i].bytes += to->of[i].bytes - from->of[i].bytes;
     }
 }
 

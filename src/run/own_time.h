@@ -76,8 +76,8 @@ void own_device(OwnTime *o, const double *ran, const DeviceWaits *waits);
 
 /* Writes what this rank's groups have done until now. */
 void own_groups(Grid *g, GroupTotals *now);
-/* What the groups have done since own_groups wrote `from` belongs to no step. */
-void own_leave_out(OwnTime *o, Grid *g, const GroupTotals *from);
+/* Adds to t what the groups have done between two calls of own_groups. */
+void own_add_groups(GroupTotals *t, const GroupTotals *from, const GroupTotals *to);
 /* Reduces a step's metrics over all ranks, with what the groups did from the last exchange to `now`, the end
  * of the step's launch, without what was left out: of a late device the next step has been launched since.
  * With `all_own` (global) also the own times, which begin anew. Returns [world] the own times of all ranks;

@@ -440,6 +440,16 @@ void run_reduce(Run *r, Metrics *m)
     straggler_step(&r->straggler, &r->own, &s->groups, m, &r->grid);
 }
 
+void run_leave_out(Run *r, const GroupTotals *from)
+{
+    RunFlight *f = &r->flight;
+    GroupTotals now;
+    own_groups(&r->grid, &now);
+    own_add_groups(&r->own.before, from, &now);
+    for (int64_t i = f->collected; i < f->launched; i++)       /* their ends were noted before */
+        own_add_groups(&f->step[i % STEPS_OPEN].groups, from, &now);
+}
+
 Evaluated run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ctx, int64_t done), void *ctx)
 {
     Model *m = &r->model;
@@ -459,7 +469,7 @@ Evaluated run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ct
     modes_check(r->progress.iteration);
     all->wait(all, all->all_reduce(all, m->sums, 2, F64, OP_SUM));
     m->dev->get(m->dev, sums, m->sums, sizeof sums);
-    own_leave_out(&r->own, &r->grid, &start);
+    run_leave_out(r, &start);
     return (Evaluated){sums[1] > 0 ? sums[0] / sums[1] : 0, (int64_t)sums[1]};
 }
 
