@@ -73,12 +73,14 @@ static void put_loss_tiles(FILE *f, const Report *r)
     char v[32], g[32];
     int64_t last = r->evals - 1, best = 0;
     for (int64_t i = 1; i < r->evals; i++)
-        if (!(r->eval_loss[i] >= r->eval_loss[best]))
+        if (isnan(r->eval_loss[best]) || r->eval_loss[i] < r->eval_loss[best])
             best = i;
     if (r->evals) {
         snprintf(v, sizeof v, "%.4f", r->eval_loss[last]);
         tile(f, "Validation loss", v,
-             best == last ? "perplexity %.4g, its lowest" : "perplexity %.4g, lowest %.4f at %s",
+             isnan(r->eval_loss[best]) ? "perplexity %.4g"
+             : best == last            ? "perplexity %.4g, its lowest"
+                                       : "perplexity %.4g, lowest %.4f at %s",
              exp(r->eval_loss[last]), r->eval_loss[best], report_grouped(g, r->eval_at[best]));
     }
     if (r->n) {

@@ -616,6 +616,15 @@ static void test_report(void)
           "escaped");
     CHECK(strstr(page, "perplexity 4.482, its lowest"), "evaluations alone");
     free(page);
+    write_text(dir, "metrics.jsonl",
+               "{\"iteration\": 5, \"valid_loss\": 1.5}\n{\"iteration\": 9, \"valid_loss\": null}\n");
+    page = report_of(dir);
+    CHECK(strstr(page, ", lowest 1.5000 at 5<"), "a loss that is not finite is not the lowest");
+    free(page);
+    write_text(dir, "metrics.jsonl", "{\"iteration\": 9, \"valid_loss\": null}\n");
+    page = report_of(dir);
+    CHECK(strstr(page, "perplexity nan<"), "no loss is finite");
+    free(page);
     free(dir);
 
     dir = path_of(top, "trace");
