@@ -161,7 +161,7 @@ static int old_id(RunDirectory *d)
 static int claim(RunDirectory *d, const Config *cfg, int copies, char why[WHY])
 {
     const char *load = cfg->load, *begun = getenv("GRIDIRON_BEGUN");
-    int code = make_and_lock(d, why);
+    int code = make_and_lock(d, why), is_begun = begun && same_folder(begun, d->path);
     if (code)
         return code;
     if (holds(d->path, MANIFEST, 0))
@@ -170,10 +170,13 @@ static int claim(RunDirectory *d, const Config *cfg, int copies, char why[WHY])
     d->goes_on = load && !cfg->finetune && is_own(load, d->path);
     d->memory = d->goes_on && copies && (!strcmp(load, "latest") || !holds(load, MANIFEST, 0));
     int on_disk = checkpoint_exists(d->path), saved = on_disk || d->memory;
-    d->used = on_disk || (holds(d->path, "metrics.jsonl", 1) && !(begun && same_folder(begun, d->path)));
+    d->used = on_disk || (holds(d->path, "metrics.jsonl", 1) && !is_begun);
     if (d->goes_on && cfg->overwrite)
         return file_why(why, "load=%s goes on with the run in %s, and overwrite=true begins another one; "
                         "change: leave one of the two out", load, d->path), EXIT_CONFIG;
+    if (is_begun && on_disk && !d->goes_on)
+        return file_why(why, "%s holds checkpoints of this job, which its launcher could not see; change: "
+                        "load=latest to go on with them", d->path), EXIT_RESOURCE;
     if (d->used && !d->goes_on && !cfg->overwrite)
         return file_why(why, "%s holds a run already, and this would be another one; change: load=latest%s "
                         "to go on with it, save=DIR, another folder, or overwrite=true, which moves it aside "

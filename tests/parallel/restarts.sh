@@ -100,6 +100,56 @@ if [ -z "${1:-}" ]; then
         for aside in "$work"/run.*; do [ ! -e "$aside" ] || fail "$from: $aside"; done
         rm -rf "$work"/run.*
     done
+    # a file server that is away for some time: the same death again and again, also of a start that cannot read its files, is
+    # no crash loop until the time is over; a run that has not begun, or another cause, ends at once
+    away='0 start 0 0 eio\n'
+    ranks=2
+    "$launch" -n 2 "$work/tiny.yaml" save="$work/two" > "$work/log" 2>&1 || fail "two ranks: $?"
+    run 0 "1 B 5 0\n$away$away$away" 9
+    same two "$work/run" "a file server that is away"
+    [ "$(sed -n 's/^restart .*Input.output error.* iteration 3 in \(.*\) s$/\1/p' "$work/log" | tr '\n' ' ')" = '1 2 4 ' ] ||
+        fail "the waits for a file server"
+    GRIDIRON_OUTAGE_SECONDS=1 run 93 "1 B 5 0\n$away$away$away$away" 9
+    grep -q '^error\[crash-loop\] died twice .*Input/output error; change: ' "$work/log" || fail "away for longer than that"
+    for wrong in 2 3 4; do
+        says="echo 'error[made-up] cannot read it: Stale file handle; change: nothing' >&2; exit $wrong"
+        echo "$says" > "$work/before.2"
+        run 0 '1 B 5 0\n' 9
+        [ "$(restarted)" = 2 ] || fail "code $wrong of a file server that is away"
+        echo "$says" > "$work/before.1"
+        run $wrong '' 9
+        echo "echo 'error[made-up] wrong; change: it' >&2; exit $wrong" > "$work/before.2"
+        run $wrong '1 B 5 0\n' 9
+    done
+    # the lock of a start that is over stays for some time, as that of a host that is lost does; another job's ends this one
+    held="[ \"\$OMPI_COMM_WORLD_RANK\" != 0 ] || { flock '$work/run/.lock' sh -c ': > $work/held; exec sleep 60' > '$work/out' 2>&1 &
+        until [ -e '$work/held' ]; do sleep 0.05; done; }"
+    echo "$held" > "$work/before.2"
+    run 0 '1 B 5 0\n' 9
+    grep -q '^restart 2 of 9: code 4, error\[save\] .*another job (process ' "$work/log" || fail "a lock that stays"
+    same two "$work/run" "a lock that stays"
+    rm "$work/held"
+    echo "[ \"\$OMPI_COMM_WORLD_RANK\" != 0 ] || echo 'process 1 on other' > '$work/run/.lock'; $held" > "$work/before.2"
+    run 4 '1 B 5 0\n' 9
+    # checkpoints that the launcher could not see, and the ranks can: no other run begins in their place
+    mkdir "$work/bin"
+    printf '#!/bin/sh\n[ ! -e %s ] || case "$*" in */checkpoints/*) exit 2 ;; esac\nexec %s "$@"\n' "$work/unseen" \
+        "$(command -v ls)" > "$work/bin/ls"
+    chmod +x "$work/bin/ls"
+    for replaces in true false; do
+        : > "$work/unseen"
+        echo "rm -f '$work/unseen'" > "$work/before.2"
+        PATH=$work/bin:$PATH run 0 '1 B 5 0\n' 9 overwrite=$replaces
+        [ ! -e "$work/run.1" ] || fail "the run was moved aside"
+        same two "$work/run" "checkpoints that were not seen"
+        grep -q '^restart 2 of 9: code 5, error\[run-directory\] .* goes on after iteration 3 at once' "$work/log" || fail "not seen"
+    done
+    # nor does the line of a failure say so
+    echo ": > '$work/unseen'" > "$work/before.2"
+    echo "rm -f '$work/unseen'" > "$work/before.3"
+    PATH=$work/bin:$PATH run 0 '1 B 5 0\n0 B 6 0\n' 9
+    grep -q '^restart 2 of 9: .* goes on after iteration 3 in 1 s' "$work/log" || fail "the line of checkpoints that were not seen"
+    ranks=4
     # FP8 scales of experts: in the first step after the restart the experts of some rank get no tokens
     experts='num_moe_experts=4 moe_router_topk=2 expert_model_parallel_size=2 moe_aux_loss_coeff=0.01'
     fp8="$experts params_dtype=bf16 fp8=hybrid hidden_size=64 moe_ffn_hidden_size=64"
