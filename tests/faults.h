@@ -22,6 +22,7 @@ static int short_writes; /* pwrite moves half of what it is given, and every thi
 static atomic_int held_writes;      /* not 0: pwrite waits */
 static atomic_int held_reads;       /* not 0: pread waits */
 static atomic_int held_saves;       /* not 0: pwrite waits where it is for a checkpoint on the disk */
+static atomic_int full_memory;      /* bool: pwrite finds no room where it is for a copy in memory */
 static atomic_int flips;            /* so many writes after the start of a file write one bit wrong */
 static int plain_names;             /* bool: renameat2 knows no flags, as on NFS and Lustre */
 static int slow_names;              /* ms that rename and unlink wait before they do it */
@@ -90,14 +91,14 @@ static int full(void)
     return 1;
 }
 
-/* Whether the file is part of a checkpoint, but not of a copy in memory. */
-static int is_of_save(int fd)
+/* Whether the file is part of a checkpoint on the disk, or with in_memory of a copy in memory. */
+static int is_of_save(int fd, int in_memory)
 {
     char link[32], path[512] = "";
     const char *memory = getenv("GRIDIRON_MEMORY");
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     return readlink(link, path, sizeof path - 1) > 0 && strstr(path, "/checkpoints/") &&
-           !(memory && !strncmp(path, memory, strlen(memory)));
+           in_memory == (memory && !strncmp(path, memory, strlen(memory)));
 }
 
 ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
@@ -105,7 +106,11 @@ ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
     static atomic_int calls;
     if (faulty("pwrite64") || full())
         return -1;
-    while (atomic_load(&held_writes) || (atomic_load(&held_saves) && is_of_save(fd)))
+    if (atomic_load(&full_memory) && is_of_save(fd, 1)) {
+        errno = ENOSPC;
+        return -1;
+    }
+    while (atomic_load(&held_writes) || (atomic_load(&held_saves) && is_of_save(fd, 0)))
         usleep(1000);
     if (short_writes && atomic_fetch_add(&calls, 1) % 3 == 0) {
         errno = EINTR;

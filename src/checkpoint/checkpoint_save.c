@@ -240,13 +240,16 @@ static long long free_bytes(const Saver *s)
 /* What a user sets to save elsewhere. */
 static const char *place(const Saver *s) { return s->memory ? "GRIDIRON_SHM=DIR" : "save=DIR"; }
 
-/* Rank `speaker` knows why this save cannot be had. */
+/* Rank `speaker` knows why this save cannot be had. Copies in memory that fail beside saves to the disk end no
+ * run. */
 static void give_up(Saver *s, int64_t speaker, const char *why)
 {
+    int matters = !s->memory || s->cfg->save_interval == CFG_ABSENT;
     s->failed++;
     if (s->all->rank == speaker)
         memcpy(s->lost, why, WHY);
-    all_ok(s->all, s->all->rank != speaker || s->failed < s->cfg->max_failed_saves, EXIT_RESOURCE, "save",
+    int ends = matters && s->failed >= s->cfg->max_failed_saves;
+    all_ok(s->all, s->all->rank != speaker || !ends, EXIT_RESOURCE, "save",
            "%d saves in a row have failed, the last: %s; this rank's part of a checkpoint needs %" PRId64
            " bytes, %lld are free; change: what keeps files from being written to %s (its room, its rights, "
            "`ulimit -n`, `ulimit -f`), or %s elsewhere",
@@ -263,9 +266,12 @@ static void fail(Saver *s, int64_t speaker)
     if (s->leads)
         saver_clean(s);
     reduce_min(s, 0);               /* no rank makes the next folder before */
-    if (s->all->rank == speaker)
-        warn("saving iteration %" PRId64 " failed: %s; this rank's part needs %" PRId64
-             " bytes, %lld are free%s", s->iteration, s->why, s->bytes, room,
+    /* copies may fail every step: warns of failure 1, 2, 4, 8 ... in a row */
+    int told = !s->memory || !(s->failed & (s->failed + 1));
+    if (s->all->rank == speaker && told)
+        warn("%s iteration %" PRId64 "%s failed: %s; this rank's part needs %" PRId64
+             " bytes, %lld are free%s", s->memory ? "copying" : "saving", s->iteration,
+             s->memory ? " to memory" : "", s->why, s->bytes, room,
              s->attempt ? "; older checkpoints stay, the run goes on" : "; writing it again");
     memcpy(why, s->why, WHY);
     if (s->attempt++ == 0) {

@@ -80,6 +80,17 @@ newest=$(tail -n 1 "$FAULT_DIR/copies")
 [ -d "$work/run/checkpoints/${newest##*/}" ] || fail "not made up for: ${newest##*/}"
 same model "$work/run" "made up for"
 
+# no room for copies any more: beside saves on the disk the run goes on without them, and says so now and then
+# shellcheck disable=SC2086
+run 0 '1 B 3 0 crowd\n' 0 $model save_interval=3
+[ "$(grep -c '^warning: copying iteration [0-9]* to memory failed: .*No space left on device; .*; the run goes on' "$work/log")" -le 4 ] ||
+    fail "too many warnings"
+says '^warning: copying iteration [34] to memory failed: .*No space left on device; .*; writing it again' crowded
+same model "$work/run" crowded
+# shellcheck disable=SC2086
+run 5 '1 B 3 0 crowd\n' 0 $model
+says '^error\[save\] .* 3 saves in a row have failed' "crowded, without a disk"
+
 # hosts: one of them loses its folder, and gets its shards and its peer's from others
 echo '[ "$OMPI_COMM_WORLD_RANK" != 0 ] || rm -r "$GRIDIRON_MEMORY/host.0"' > "$work/before.2"
 # shellcheck disable=SC2086

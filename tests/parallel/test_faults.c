@@ -23,7 +23,8 @@
  * only SIGKILL wakes it, as before a file system that does not answer), thread (another thread keeps the
  * engine's lock), drop (the next message that it sends is lost), nap (sleeps for four seconds and goes
  * on), flush (the next flush of a file takes eight seconds), hold (nothing more of a checkpoint on the
- * disk is written; three iterations later the rank is killed), down (rounds down from now on; MICROSECONDS
+ * disk is written; three iterations later the rank is killed), crowd (from now on there is no room for a copy
+ * in memory), down (rounds down from now on; MICROSECONDS
  * is 0: a signal's handler cannot change modes), slow (for 20 iterations every instruction of SITE takes
  * MICROSECONDS percent longer than these usually did; SITE `all`: F, B and S), pause (in that iteration
  * SITE takes MICROSECONDS longer each time: letters as above, or "save"), link (from the first instruction
@@ -334,6 +335,8 @@ static void strike(int sig)
         slow_flush = 8000;
     else if (!strcmp(how, "hold"))
         held_saves = 1;
+    else if (!strcmp(how, "crowd"))
+        full_memory = 1;
     else if (!strcmp(how, "drop"))
         dropping = 1;
     else if (!strcmp(how, "down"))
