@@ -149,6 +149,14 @@ if [ -z "${1:-}" ]; then
     echo "rm -f '$work/unseen'" > "$work/before.3"
     PATH=$work/bin:$PATH run 0 '1 B 5 0\n0 B 6 0\n' 9
     grep -q '^restart 2 of 9: .* goes on after iteration 3 in 1 s' "$work/log" || fail "the line of checkpoints that were not seen"
+    # a configuration that is edited while the job runs counts from the next start on, which says so
+    ! grep -q 'has changed' "$work/log" || fail "a configuration that has not changed"
+    cp "$work/tiny.yaml" "$work/kept.yaml"
+    echo "echo '# edited' >> '$work/tiny.yaml'" > "$work/before.1"
+    run 0 '1 B 5 0\n1 B 6 0\n' 9
+    [ "$(grep -c '^warning: .*tiny.yaml has changed since the last start, .*; change: ' "$work/log")" = 1 ] ||
+        fail "a configuration that has changed"
+    mv "$work/kept.yaml" "$work/tiny.yaml"
     ranks=4
     # FP8 scales of experts: in the first step after the restart the experts of some rank get no tokens
     experts='num_moe_experts=4 moe_router_topk=2 expert_model_parallel_size=2 moe_aux_loss_coeff=0.01'
