@@ -240,8 +240,8 @@ static long long free_bytes(const Saver *s)
 /* What a user sets to save elsewhere. */
 static const char *place(const Saver *s) { return s->memory ? "GRIDIRON_SHM=DIR" : "save=DIR"; }
 
-/* Rank `speaker` knows why this save cannot be had. Copies in memory that fail beside saves to the disk end no
- * run. */
+/* Rank `speaker` knows why this save cannot be had. Copies in memory that fail beside saves to the disk end
+ * no run. */
 static void give_up(Saver *s, int64_t speaker, const char *why)
 {
     int matters = !s->memory || s->cfg->save_interval == CFG_ABSENT;

@@ -116,11 +116,11 @@ if [ -z "${1:-}" ]; then
         echo "$says" > "$work/before.2"
         run 0 '1 B 5 0\n' 9
         [ "$(restarted)" = 2 ] || fail "code $wrong of a file server that is away"
-        echo "$says" > "$work/before.1"
-        run $wrong '' 9
-        echo "echo 'error[made-up] wrong; change: it' >&2; exit $wrong" > "$work/before.2"
-        run $wrong '1 B 5 0\n' 9
     done
+    echo "$says" > "$work/before.1"
+    run 4 '' 9
+    echo "echo 'error[made-up] wrong; change: it' >&2; exit 4" > "$work/before.2"
+    run 4 '1 B 5 0\n' 9
     # the lock of a start that is over stays for some time, as that of a host that is lost does; another job's ends this one
     held="[ \"\$OMPI_COMM_WORLD_RANK\" != 0 ] || { flock '$work/run/.lock' sh -c ': > $work/held; exec sleep 60' > '$work/out' 2>&1 &
         until [ -e '$work/held' ]; do sleep 0.05; done; }"
