@@ -157,6 +157,17 @@ if [ -z "${1:-}" ]; then
     [ "$(grep -c '^warning: .*tiny.yaml has changed since the last start, .*; change: ' "$work/log")" = 1 ] ||
         fail "a configuration that has changed"
     mv "$work/kept.yaml" "$work/tiny.yaml"
+    # nobody reads what is printed: the job goes on, and is started again
+    for errors in /dev/null /dev/stdout; do
+        rm -rf "$work/run" "$work"/starts.*
+        {
+            TRAIN=$work/train timeout 280 "$launch" -n 2 --restarts 9 "$work/tiny.yaml" save="$work/run" 2> $errors
+            echo $? > "$work/code"
+        } | true
+        [ "$(cat "$work/code")" = 0 ] || fail "a pipe without a reader: code $(cat "$work/code")"
+        same two "$work/run" "a pipe without a reader"
+        nothing_left "a pipe without a reader"
+    done
     ranks=4
     # FP8 scales of experts: in the first step after the restart the experts of some rank get no tokens
     experts='num_moe_experts=4 moe_router_topk=2 expert_model_parallel_size=2 moe_aux_loss_coeff=0.01'
