@@ -121,6 +121,8 @@ if [ -z "${1:-}" ]; then
     run 4 '' 9
     echo "echo 'error[made-up] wrong; change: it' >&2; exit 4" > "$work/before.2"
     run 4 '1 B 5 0\n' 9
+    run 0 '0 B 5 0 disk\n0 B 5 0 disk\n' 9 save_interval=null save_at_end=false hang_timeout=2
+    [ "$(grep -c '^restart .* a disk or file system does not answer; ' "$work/log")" = 2 ] || fail "a file server that does not answer"
     # the lock of a start that is over stays for some time, as that of a host that is lost does; another job's ends this one
     held="[ \"\$OMPI_COMM_WORLD_RANK\" != 0 ] || { flock '$work/run/.lock' sh -c ': > $work/held; exec sleep 60' > '$work/out' 2>&1 &
         until [ -e '$work/held' ]; do sleep 0.05; done; }"
