@@ -3,7 +3,7 @@
 # srun, scontrol and sinfo. `load` and `overwrite` are given until a turn has saved a checkpoint, even if that turn
 # was killed. With --restarts the policy of scripts/launch: a node on which ranks die twice, or that is down, is left
 # out, and a spare one takes its place.
-work=${WORK:?} job=${SCRIPTS:-$PWD/scripts}/slurm.sbatch
+here=$PWD work=${WORK:?} job=${SCRIPTS:-$PWD/scripts}/slurm.sbatch
 mkdir "$work/bin" && cd "$work" || exit 1
 export PATH="$work/bin:$PATH" SLURM_JOB_ID=7
 printf '#!/bin/sh\nexit 0\n' > bin/scontrol
@@ -66,4 +66,12 @@ printf 'n1 alloc\nn2 alloc\nn3 alloc\n' > nodes
 printf "137 $died 5; change: x\n137 $died 5; change: x\n" > plan
 SLURM_TASKS_PER_NODE='2(x2),0' restarts 93
 grep -q '^error\[crash-loop\]' err || { cat err; exit 1; }
+# no node is there at a restart: the nodes are asked again
+. "$here/tests/tiny.sh"
+tiny c.yaml train.global_batch_size=4
+printf '#!/bin/sh\necho >> probed\ncat "nodes.$(wc -l < probed)" 2> /dev/null || cat nodes\n' > bin/sinfo
+printf 'n1 down*\nn2 down*\nn3 down*\n' > nodes.2
+printf "137 $died 5; change: x\n0\n" > plan
+restarts 0
+grep -q '^restart 1 of 5: .*; 0 of 4 ranks have a host, without n1 .*; asks the hosts again in 1 s$' err || { cat err; exit 1; }
 echo "turns go on"
