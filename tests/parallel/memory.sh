@@ -157,14 +157,14 @@ killed front job
 
 # other hosts, by a stand-in for ssh: their copies go with ours, also those of a launch that was killed, and nothing else
 # does where a name has a space
-mkdir -p "$work/a shm/gridiron.$(uname -n).killed" "$work/a"
+mkdir -p "$work/other shm/gridiron.$(uname -n).killed" "$work/other"
 printf '127.0.0.2 slots=1\n' > "$work/hosts"
 printf '#!/bin/sh\nshift\necho "$*" >> %s\nexec sh -c "$*"\n' "$work/reached" > "$work/agent"
 chmod +x "$work/agent"
-GRIDIRON_SHM="$work/a shm" OMPI_MCA_plm_rsh_agent="$work/agent" GRIDIRON_START_SECONDS=5 \
+GRIDIRON_SHM="$work/other shm" OMPI_MCA_plm_rsh_agent="$work/agent" GRIDIRON_START_SECONDS=5 \
     "$launch" -n 1 --hosts "$work/hosts" --restarts 0 help > "$work/log" 2>&1
-[ -d "$work/a" ] || fail "another folder of other hosts is removed"
-[ "$(grep -c "/a shm/gridiron\." "$work/reached")" = 2 ] || fail "copies on other hosts stay: $(cat "$work/reached")"
+[ -d "$work/other" ] || fail "another folder of other hosts is removed"
+[ "$(grep -c "/other shm/gridiron\." "$work/reached")" = 2 ] || fail "copies on other hosts stay: $(cat "$work/reached")"
 
 # another launch takes the new folder for one that was left, and removes it before it is open
 mkdir "$work/bin"
