@@ -91,6 +91,17 @@ same model "$work/run" crowded
 run 5 '1 B 3 0 crowd\n' 0 $model
 says '^error\[save\] .* 3 saves in a row have failed' "crowded, without a disk"
 
+# all copies are lost after a restart: the run begins again, with what it loaded first
+# shellcheck disable=SC2086
+"$launch" -n 4 "$work/tiny.yaml" $model save="$work/tuned" load="$work/model" finetune=true memory_save_interval=null \
+    > "$work/log" 2>&1 || fail "tuned: $?"
+echo 'rm -rf "$GRIDIRON_MEMORY"/checkpoints; echo "error[made-up] nothing is left; change: nothing" >&2; exit 5' > "$work/before.2"
+# shellcheck disable=SC2086
+run 0 '1 B 5 0\n' 5 $model load="$work/model" finetune=true
+says '^restart 1 of 5: .* goes on after iteration [34] (memory)' lost
+says '^restart 2 of 5: .* goes on after the beginning' lost
+same tuned "$work/run" lost
+
 # hosts: one of them loses its folder, and gets its shards and its peer's from others
 echo '[ "$OMPI_COMM_WORLD_RANK" != 0 ] || rm -r "$GRIDIRON_MEMORY/host.0"' > "$work/before.2"
 # shellcheck disable=SC2086
