@@ -151,6 +151,15 @@ if [ -z "${1:-}" ]; then
     echo "rm -f '$work/unseen'" > "$work/before.3"
     PATH=$work/bin:$PATH run 0 '1 B 5 0\n0 B 6 0\n' 9
     grep -q '^restart 2 of 9: .* goes on after iteration 3 in 1 s' "$work/log" || fail "the line of checkpoints that were not seen"
+    # a folder whose file system is not mounted any more: nothing begins in the empty place
+    first="[ \"\$OMPI_COMM_WORLD_RANK\" != 0 ] ||"
+    for saves in 3 null; do
+        echo "$first mv '$work/run' '$work/aside'" > "$work/before.2"
+        echo "$first { rm -rf '$work/run'; mv '$work/aside' '$work/run'; }" > "$work/before.3"
+        run 0 '1 B 5 0\n' 9 save_interval=$saves
+        grep -q '^restart 2 of 9: code 5, error\[run-directory\] .* may not be mounted; ' "$work/log" || fail "not mounted"
+        same two "$work/run" "not mounted"
+    done
     # a configuration that is edited while the job runs counts from the next start on, which says so
     ! grep -q 'has changed' "$work/log" || fail "a configuration that has not changed"
     cp "$work/tiny.yaml" "$work/kept.yaml"
