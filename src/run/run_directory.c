@@ -165,8 +165,8 @@ static int claim(RunDirectory *d, const Config *cfg, int copies, char why[WHY])
     if (code)
         return code;
     if (is_begun && !holds(d->path, "config.yaml", 1))
-        return file_why(why, "the run that this job has begun in %s is not there any more: its file system may "
-                        "not be mounted; change: mount it, then start again with load=latest", d->path),
+        return file_why(why, "the run that this job has begun in %s is not there any more: its file system "
+                        "may not be mounted; change: mount it, then start again with load=latest", d->path),
                EXIT_RESOURCE;
     if (holds(d->path, MANIFEST, 0))
         return file_why(why, "save names %s, which is a checkpoint itself; change: save=DIR, another folder",
