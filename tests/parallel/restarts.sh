@@ -160,6 +160,11 @@ if [ -z "${1:-}" ]; then
         grep -q '^restart 2 of 9: code 5, error\[run-directory\] .* may not be mounted; ' "$work/log" || fail "not mounted"
         same two "$work/run" "not mounted"
     done
+    # a locale whose numbers have a comma, by which mawk reads 0.7 as 0
+    if localedef -i de_DE -f UTF-8 "$work/de_DE.UTF-8" > /dev/null 2>&1; then
+        LOCPATH=$work LC_ALL=de_DE.UTF-8 run 0 '1 B 5 0\n' 9
+        grep -q '"lost_s": [0-9]*[.][0-9]' "$work/run/restarts.jsonl" || fail "a comma: $(cat "$work/run/restarts.jsonl")"
+    fi
     # a configuration that is edited while the job runs counts from the next start on, which says so
     ! grep -q 'has changed' "$work/log" || fail "a configuration that has not changed"
     cp "$work/tiny.yaml" "$work/kept.yaml"
