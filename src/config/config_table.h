@@ -132,7 +132,7 @@ typedef struct {
     Place section[16];               /* place of each section; line 0: the section is not there */
     int split_conflict;              /* bool: several keys share layers out, and none is followed */
     int unread;                      /* bool: the file was not read to its end */
-    int unopened;                    /* bool: the file was not opened; the list says why */
+    int unopened;                    /* bool: the file could not be read; the list says why */
     int n, dropped;                  /* violations in the list; violations beyond VIOLATIONS_MAX */
     Violation *list;                 /* [n] */
 } Check;

@@ -447,9 +447,10 @@ void config_parse_file(Check *k, const char *path)
         while (size <= BYTES_MAX &&
                ((n = read(fd, text + size, BYTES_MAX + 1 - size)) > 0 || (n < 0 && errno == EINTR)))
             size += n > 0 ? (size_t)n : 0;
-        if (n < 0)
+        if (n < 0) {
             check_add(k, nowhere, "cannot be read: %s", strerror(errno));
-        else if (size > BYTES_MAX)
+            k->unopened = 1;
+        } else if (size > BYTES_MAX)
             check_add(k, nowhere, "is larger than %d bytes", BYTES_MAX);
         else
             config_parse_text(k, text, size);

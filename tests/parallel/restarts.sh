@@ -121,6 +121,8 @@ if [ -z "${1:-}" ]; then
     run 4 '' 9
     echo "echo 'error[made-up] wrong; change: it' >&2; exit 4" > "$work/before.2"
     run 4 '1 B 5 0\n' 9
+    "$train" plan /proc/self/mem > "$work/log" 2>&1            # a configuration that opens and cannot be read
+    grep -q '^error\[config\] /proc/self/mem: cannot be read: Input/output error; change: ' "$work/log" || fail "no reason in the line"
     run 0 '0 B 5 0 disk\n0 B 5 0 disk\n' 9 save_interval=null save_at_end=false hang_timeout=2
     [ "$(grep -c '^restart .* a disk or file system does not answer; ' "$work/log")" = 2 ] || fail "a file server that does not answer"
     # the lock of a start that is over stays for some time, as that of a host that is lost does; another job's ends this one

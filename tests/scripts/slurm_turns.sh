@@ -74,4 +74,13 @@ printf 'n1 down*\nn2 down*\nn3 down*\n' > nodes.2
 printf "137 $died 5; change: x\n0\n" > plan
 restarts 0
 grep -q '^restart 1 of 5: .*; 0 of 4 ranks have a host, without n1 .*; asks the hosts again in 1 s$' err || { cat err; exit 1; }
+# nor can the configuration be read then; but one that is wrong ends the job
+printf '#!/bin/sh\necho "error[config] c.yaml: $SAYS; change: x"\nexit 2\n' > bin/away
+chmod +x bin/away
+rm probed
+export TRAIN=bin/away SAYS='cannot be read: Input/output error'
+restarts 0
+rm probed
+SAYS='is empty' restarts 2
+grep -q '^error\[config\] c.yaml: is empty; change: x$' err || { cat err; exit 1; }
 echo "turns go on"
