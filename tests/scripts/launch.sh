@@ -71,12 +71,18 @@ clear_up() {
 try() { # WAY DELAY CODES
     way=$1 delay=$2 codes=$3 wrong=
     rm -rf "$work/run"
-    : > "$work/out"                # the shell that starts launch may be killed before it empties the file
-    to=$work/out reader='' tried=$((tried + 1))
-    [ $((tried % 2)) = 0 ] || { to=$work/pipe; cat "$to" > "$work/out" & reader=$!; }
+    exec 5> "$work/out"
+    reader='' tried=$((tried + 1))
+    [ $((tried % 2)) = 0 ] || {
+        exec 3<> "$work/pipe" 4< "$work/pipe" 5> "$work/pipe" 3>&-       # both ends: nobody waits for the other to open his
+        cat <&4 > "$work/out" 5>&- &
+        reader=$!
+        exec 4<&-
+    }
     # a shell like this one starts what is in the background with SIGINT ignored
-    TMPDIR="$work/tmp" env --default-signal=INT scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$to" 2>&1 &
+    TMPDIR="$work/tmp" env --default-signal=INT scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" >&5 2>&1 5>&- &
     job=$!
+    exec 5>&-
     [ $way != INT ] || until grep -qsx launch "/proc/$job/comm"; do sleep 0.01; done     # not the shell that will be it
     sleep "$delay"
     case $way in
@@ -90,8 +96,7 @@ try() { # WAY DELAY CODES
     esac
     await $job
     rc=$?
-    # cat ends with the last process of the job, also where launch was killed before it had opened the pipe
-    [ -z "$reader" ] || { true 3<> "$work/pipe"; wait "$reader"; }
+    [ -z "$reader" ] || wait "$reader"         # cat ends with the last process of the job
     case " $codes " in *" $rc "*) ;; *) wrong="code $rc, not $codes" ;; esac
     # 138 (SIGUSR1 killed it) is right only for a job that had printed nothing
     [ $rc != 138 ] || [ ! -s "$work/out" ] || wrong="code $rc"
