@@ -101,7 +101,7 @@ static const Alias aliases[] = {
     NEEDLESS("vocab_file", "a corpus holds token ids; vocab_size says how many there are"),
     NEEDLESS("merge_file", "a corpus holds token ids; vocab_size says how many there are"),
     NEEDLESS("data_cache_path", "the order of the samples is made anew at each start"),
-    NEEDLESS("num_dataset_builder_threads", "the order of the samples is made in about a second"),
+    NEEDLESS("num_dataset_builder_threads", "one rank of each host makes the order of the samples"),
     NEEDLESS("no_mmap_bin_files", "corpora are read, not mapped"),
     MEANS("data_args_path", "data_path", "data_path=[0.3, a, 0.7, b], the text of that file as a list"),
     MEANS("per_split_data_args_path", "train_data_path",

@@ -171,34 +171,38 @@ for held in 0 7; do
 done
 exec 3<&- 4<&- 5<&- 6<&- 7<&- 8<&- 9<&-
 
-# A control group's memory goes to another program, and the kernel kills a rank: 5, a line that says so, and the copies
-# in memory bring the run back. Needs root and a hierarchy of control groups that can be written.
+# A control group's memory goes to a file in memory, which no process holds that the kernel could kill for it: it kills a
+# rank. 5, a line that says so. Needs root and a hierarchy of control groups that can be written.
 group=
 for at in /sys/fs/cgroup/memory /sys/fs/cgroup; do
     [ -n "$group" ] || ! [ -e $at/cgroup.procs ] || ! mkdir $at/gridiron.$$ 2> /dev/null || group=$at/gridiron.$$
 done
 for limit in memory.limit_in_bytes memory.max; do
-    [ -z "$group" ] || ! echo 600M 2> /dev/null > "$group/$limit" || limited=1
+    [ -z "$group" ] || ! echo 300M 2> /dev/null > "$group/$limit" || limited=1
 done
-if [ "${limited:-}" ]; then
-    (echo 0 > "$group/cgroup.procs"; echo 900 > /proc/self/oom_score_adj; exec "$launch" -n 2 "$work/tiny.yaml" hidden_size=256 seq_length=128 \
+killed() { cat "$group/memory.oom_control" "$group/memory.events" 2> /dev/null | grep -q '^oom_kill [1-9]'; }
+mkdir "$work/hog"
+if [ "${limited:-}" ] && mount -t tmpfs none "$work/hog" 2> /dev/null; then
+    printf '#!/bin/sh\necho 900 > /proc/self/oom_score_adj\nexec "%s" "$@"\n' "$TRAIN" > "$work/victim"     # to be killed
+    chmod +x "$work/victim"
+    (echo 0 > "$group/cgroup.procs"; TRAIN=$work/victim exec "$launch" -n 2 "$work/tiny.yaml" hidden_size=256 seq_length=128 \
         train_iters=1000000 save="$work/killed") > "$work/log" 2>&1 &
     job=$!
     until grep -q ' iteration  *3/' "$work/log" || ! kill -0 $job 2> /dev/null; do sleep 0.1; done
-    (echo 0 > "$group/cgroup.procs"; head -c 700M /dev/zero | tail) > /dev/null 2>&1 &
-    hog=$!
+    (
+        echo 0 > "$group/cgroup.procs"
+        until killed || ! kill -0 $job 2> /dev/null; do head -c 1M /dev/zero >> "$work/hog/file"; done
+    ) 2> /dev/null
     wait $job
     rc=$?
-    kill $hog 2> /dev/null
-    pkill -P $hog 2> /dev/null
-    wait $hog 2> /dev/null
+    umount "$work/hog"
     [ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] &&
         grep -q '^error\[rank-lost\].*the kernel has killed for memory on this host; change: ' "$work/log" ||
         fail "the kernel kills for memory: code $rc"
-    for _ in 1 2 3 4 5; do rmdir "$group" 2> /dev/null && break; sleep 1; done
 else
     echo "# no control group of memory can be made here: the kernel has killed nothing for memory"
 fi
+[ -z "$group" ] || for _ in 1 2 3 4 5; do rmdir "$group" 2> /dev/null && break; sleep 1; done
 if (ulimit -v 30000 && "$TRAIN" help) > /dev/null 2>&1; then      # not with a sanitizer
     limited '-v 30000' 'cannot map'
 fi
