@@ -81,6 +81,9 @@ rm probed
 export TRAIN=bin/away SAYS='cannot be read: Input/output error'
 restarts 0
 rm probed
+cp nodes.2 nodes.3
+GRIDIRON_OUTAGE_SECONDS=1 restarts 2            # for so long at most
+rm probed nodes.3
 SAYS='is empty' restarts 2
 grep -q '^error\[config\] c.yaml: is empty; change: x$' err || { cat err; exit 1; }
 echo "turns go on"
