@@ -560,8 +560,9 @@ static const char *in_place_of(const char *flag)
         {"--tokenizer-type", "--tokenizer byte"},
         {"-", "/dev/stdin, which is one document"},
     };
+    size_t n = strcspn(flag, "=");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (!strncmp(flag, others[i][0], strcspn(flag, "=")) && strlen(others[i][0]) == strcspn(flag, "="))
+        if (strlen(others[i][0]) == n && !strncmp(flag, others[i][0], n))
             return others[i][1];
     return "see `train help tokenize`";
 }
