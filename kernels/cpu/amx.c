@@ -102,7 +102,7 @@ static void pack_b(void *to, Factor f, int lanes, int64_t kn) { pack_pairs(to, f
 
 const GemmKernel amx_kernel = {
     .name = "amx", .size = sizeof(uint16_t),
-    .mr = MR, .nr = NR, .group = GROUP, .kc = KC, .mc = 256, .strip = 512 << 10,
+    .mr = MR, .nr = NR, .group = GROUP, .kc = KC, .mc = 128, .strip = 256 << 10,
     .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .finish = gemm_finish_avx512_f32,
     .begin = begin, .end = end,
 };

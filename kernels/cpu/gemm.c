@@ -1,6 +1,7 @@
 /* gemm -- the blocked driver of matrix products; its kernels are gemm_real.c, amx.c and bf16dot.c */
 #include "gemm.h"
 #include "cpu.h"
+#include <unistd.h>
 
 /* K_BYTES is part of the definition of the sum (gemm.h): another value gives other bits. */
 #define K_BYTES 4096           /* most bytes of a packed lane over one block of k */
@@ -26,6 +27,7 @@ typedef struct {
     char *packed;              /* the block of op(a): panels of mr x k_padded */
     char *own;                 /* GemmBuffers.own */
     size_t own_bytes, real_size;
+    int64_t mc, strip;         /* GemmKernel's, for this CPU's L2 */
     int64_t bands, strips;     /* bands of rows, strips of columns: a work item is one of each */
 } Job;
 
@@ -49,8 +51,8 @@ static void finish_tile(const Job *j, void *tile, int64_t row, int64_t col, int 
     j->g->finish(&f, tile, j->g->nr, rows, cols);
 }
 
-/* Prefetches what a tile will be added to, one tile product ahead. Without it c beyond L2 cost a fifth
- * of the time. */
+/* Prefetches where a tile will be stored, one tile product ahead. Without it a c beyond L2 that is added to
+ * cost a fifth of the time, one that is written a hundredth. */
 static void prefetch_piece(Mat m, int64_t row, int64_t col, int rows, int64_t cols)
 {
     for (int r = 0; r < rows; r++) {
@@ -60,8 +62,12 @@ static void prefetch_piece(Mat m, int64_t row, int64_t col, int rows, int64_t co
     }
 }
 
+/* How many times this CPU's L2 is the 1 MiB that GemmKernel's mc and strip are for: 1, or 2, the largest that
+ * was measured. */
+static int l2_times(void) { return sysconf(_SC_LEVEL2_CACHE_SIZE) >= 2 << 20 ? 2 : 1; }
+
 /* Bytes of a packed strip of op(b): at least one panel. */
-static size_t strip_bytes(const GemmKernel *g) { return (size_t)max64(g->strip, (int64_t)g->nr * K_BYTES); }
+static size_t strip_bytes(int64_t strip, int nr) { return (size_t)max64(strip, (int64_t)nr * K_BYTES); }
 
 /* Returns the start of piece i when [0, n) is cut into `pieces` pieces of whole panels, larger pieces
  * first. */
@@ -80,15 +86,14 @@ static void multiply_item(void *ctx, int64_t item, int thread)
     int64_t band = item % j->bands, row0 = cut(j->m, g->mr, band, j->bands);
     int64_t row1 = cut(j->m, g->mr, band + 1, j->bands), strip = item / j->bands;
     int64_t col0 = cut(j->n, g->nr, strip, j->strips), cols = cut(j->n, g->nr, strip + 1, j->strips) - col0;
-    char *panels = j->own + (size_t)thread * j->own_bytes, *tiles = panels + strip_bytes(g);
+    char *panels = j->own + (size_t)thread * j->own_bytes, *tiles = panels + strip_bytes(j->strip, g->nr);
     size_t tile_bytes = (size_t)(g->mr * g->nr) * j->real_size;
-    Mat read = j->finish.part.p ? j->finish.part : j->finish.out;
-    int reads = j->finish.acc || j->finish.part.p;
+    Mat to = j->finish.part.p ? j->finish.part : j->finish.out;
     if (g->begin)
         g->begin();
-    for (int64_t i0 = row0; i0 < row1; i0 += g->mc)
+    for (int64_t i0 = row0; i0 < row1; i0 += j->mc)
         for (int64_t k0 = 0; k0 == 0 || k0 < j->k_padded; k0 += g->kc) {
-            int64_t kn = min64(g->kc, j->k_padded - k0), i1 = min64(i0 + g->mc, row1);
+            int64_t kn = min64(g->kc, j->k_padded - k0), i1 = min64(i0 + j->mc, row1);
             int last = k0 + kn >= j->k_padded;
             char *tile = tiles;
             for (int64_t jr = 0; jr < cols; jr += g->nr) {
@@ -99,8 +104,8 @@ static void multiply_item(void *ctx, int64_t item, int thread)
                 for (int64_t i = i0; i < i1; i += g->mr, tile += tile_bytes) {
                     int tile_rows = (int)min64(g->mr, i1 - i);
                     const char *a = j->packed + (i * j->k_padded + k0 * g->mr) * g->size;
-                    if (last && reads)
-                        prefetch_piece(read, i, col0 + jr, tile_rows, tile_cols);
+                    if (last)
+                        prefetch_piece(to, i, col0 + jr, tile_rows, tile_cols);
                     g->tile(kn, a, b, tile, tile_rows, k0 > 0);
                     if (last)
                         finish_tile(j, tile, i, col0 + jr, tile_rows, tile_cols);
@@ -140,7 +145,7 @@ static void share_out(Job *j, int64_t threads)
     const GemmKernel *g = j->g;
     int64_t want = threads > 1 ? threads * ITEMS_PER_THREAD : 1, rows = ceil_div(j->m, g->mr);
     int64_t panels = ceil_div(j->n, g->nr), panel_bytes = max64(j->k_padded, 1) * g->nr * g->size;
-    int64_t most = max64(1, min64(STRIP_PANELS, g->strip / panel_bytes));
+    int64_t most = max64(1, min64(STRIP_PANELS, j->strip / panel_bytes));
     j->strips = min64(panels, round_up(max64(want, ceil_div(panels, most)), threads));
     j->bands = min64(rows, ceil_div(want, j->strips));
 }
@@ -165,7 +170,8 @@ static void multiply(Device *d, const GemmKernel *g, Mat c, Factor fa, Factor fb
     Cpu *cpu = cpu_of(d);
     int64_t m = c.rows, n = c.cols;
     Job j = {.g = g, .packed = cpu->buffers.a, .own = cpu->buffers.own, .own_bytes = cpu->buffers.own_bytes,
-             .real_size = dtype_size(d->real)};
+             .real_size = dtype_size(d->real), .mc = (int64_t)g->mc * cpu->buffers.l2_times,
+             .strip = (int64_t)g->strip * cpu->buffers.l2_times};
     j.row = m == 1 && g->row && fa.k_step == 1 && fb.k_step == 1 && !fa.fp8 &&
             (fa.type == BF16 || fa.type == d->real);
 
@@ -234,14 +240,16 @@ void gemm_fp8(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
                       .by = blocks ? 1 : *(const float *)a.inverse * *(const float *)b.inverse});
 }
 
-static size_t own_bytes(const GemmKernel *g, size_t real_size)
+static size_t own_bytes(const GemmKernel *g, int times, size_t real_size)
 {
-    return strip_bytes(g) + (size_t)(g->mc * g->nr * STRIP_PANELS) * real_size;
+    return strip_bytes(g->strip * times, g->nr) + (size_t)(g->mc * times * g->nr * STRIP_PANELS) * real_size;
 }
 
 void gemm_buffers(GemmBuffers *b, Arena *a, Dtype real, const GemmKernel *g, const GemmKernel *h, int threads)
 {
-    size_t real_size = dtype_size(real), x = own_bytes(g, real_size), y = own_bytes(h, real_size);
+    b->l2_times = l2_times();
+    size_t real_size = dtype_size(real), x = own_bytes(g, b->l2_times, real_size);
+    size_t y = own_bytes(h, b->l2_times, real_size);
     b->own_bytes = (size_t)round_up((int64_t)(x > y ? x : y), 4096);
     b->own = arena_take(a, b->own_bytes * (size_t)threads);
     b->a_bytes = A_BYTES * (size_t)min64(threads, A_THREADS);

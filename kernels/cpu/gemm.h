@@ -48,7 +48,8 @@ typedef struct GemmKernel {
     int mr, nr;                /* rows and columns of a tile: lanes of a panel of op(a), of op(b) */
     int group;                 /* k is padded with zeros to a multiple of it; divides kc */
     int kc;                    /* k of one tile pass: a panel of op(b), kc x nr, stays in L1 */
-    int mc, strip;             /* rows of op(a), bytes of op(b) that are used together: both stay in L2 */
+    int mc, strip;             /* rows of op(a), bytes of op(b) that are used together: both stay in an L2 of
+                                  1 MiB */
     int size;                  /* bytes of a packed element */
     /* Pack lanes into a panel of mr (pack_a) or nr (pack_b) lanes; missing lanes and the padding of k
      * are 0.
@@ -85,6 +86,7 @@ typedef struct {
     void *part;                /* real: sums of earlier blocks of k, where c's type cannot hold them */
     char *own;                 /* [threads][own_bytes]: packed strip of op(b), then tiles of c */
     size_t own_bytes;          /* bytes of a thread's part of own */
+    int l2_times;              /* mc and strip are this many times the kernel's: this CPU's L2 is larger */
 } GemmBuffers;
 
 /* Takes from arena `a` the buffers that kernels g and h need. */
