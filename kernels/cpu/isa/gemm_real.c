@@ -107,10 +107,32 @@ INLINE void transpose(Vec v[VN])
     exchange(v, 1);
 }
 
-/* Packs VN of k of `width` lanes; the next element of a lane is the next in memory, and lanes are
- * `bytes` apart. Prefetches the lanes of the next panel: the hardware prefetcher does not follow that
+/* Element k of a lane of type REAL or BF16, and VN elements from k on. */
+INLINE REAL one(const Dtype type, const char *lane, int64_t k)
+{
+    return type == BF16 ? (REAL)bf16_to_f32(((const uint16_t *)lane)[k]) : ((const REAL *)lane)[k];
+}
+INLINE Vec some(const Dtype type, const char *lane, int64_t k)
+{
+    if (type != BF16)
+        return vload((const REAL *)lane + k);
+#ifdef REAL_f64
+    Vec v = {0};
+    for (int i = 0; i < VN; i++)
+        v[i] = one(type, lane, k + i);
+    return v;
+#else
+    typedef uint16_t Halves __attribute__((vector_size(VBYTES / 2)));
+    Halves h;
+    memcpy(&h, (const uint16_t *)lane + k, sizeof h);
+    return (Vec)(__builtin_convertvector(h, UVec) << 16);
+#endif
+}
+
+/* Packs VN of k of `width` lanes of REAL or BF16; the next element of a lane is the next in memory, and lanes
+ * are `bytes` apart. Prefetches the lanes of the next panel: the hardware prefetcher does not follow that
  * many short streams. */
-INLINE void transpose_block(REAL *to, const char *from, int64_t bytes, const int width)
+INLINE void transpose_block(const Dtype type, REAL *to, const char *from, int64_t bytes, const int width)
 {
 #pragma GCC unroll 4
     for (int l = 0; l < width; l += VN) {
@@ -118,7 +140,7 @@ INLINE void transpose_block(REAL *to, const char *from, int64_t bytes, const int
         Vec v[VN];
 #pragma GCC unroll 16
         for (int i = 0; i < VN; i++)
-            v[i] = i < n ? vload((const REAL *)(from + (l + i) * bytes)) : vset(0);
+            v[i] = i < n ? some(type, from + (l + i) * bytes, 0) : vset(0);
 #pragma GCC unroll 16
         for (int i = 0; i < n; i++)
             __builtin_prefetch(from + (width + l + i) * bytes);
@@ -141,64 +163,80 @@ static void fp8_lane(REAL *to, Factor f, int64_t n)
     }
 }
 
-/* GemmKernel.pack_a, pack_b for a constant width: to [kn][width]. */
+/* Packs one k of `width` lanes of REAL or BF16 that are neighbours in memory. */
+INLINE void pack_row(const Dtype type, REAL *to, const char *from, const int width)
+{
+    const int whole = width / VN * VN, left = width % VN;
+#pragma GCC unroll 4
+    for (int l = 0; l < whole; l += VN)
+        vstore(to + l, some(type, from, l));
+    if (left && type != BF16)
+        vstore_part(to + whole, vload_part((const REAL *)from + whole, left, 0), left);
+#if defined(ISA_avx512) && !defined(REAL_f64)
+    else if (left) {
+        __m256i h = _mm256_maskz_loadu_epi16((1u << left) - 1, (const uint16_t *)from + whole);
+        vstore_part(to + whole, (Vec)_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16), left);
+    }
+#else
+    else
+        for (int l = whole; l < width; l++)
+            to[l] = one(type, from, l);
+#endif
+}
+
+/* pack for lanes of REAL or BF16, from `from` on, all of them there. */
+INLINE void pack_lanes(const Dtype type, REAL *to, const char *from, Factor f, int64_t kn, const int width)
+{
+    int64_t size = (int64_t)dtype_size(type), bytes = f.lane_step * size, k = 0;
+    if (f.lane_step == 1) {
+        for (; k < kn; k++)
+            pack_row(type, to + k * width, from + k * f.k_step * size, width);
+        return;
+    }
+    for (; k + VN <= kn; k += VN)
+        transpose_block(type, to + k * width, from + k * size, bytes, width);
+    for (int l = 0; l < width; l++)
+        for (int64_t i = k; i < kn; i++)
+            to[i * width + l] = one(type, from + l * bytes, i);
+}
+
+/* GemmKernel.pack_a, pack_b for a constant width: to [kn][width]. Other types than REAL and BF16, and fewer
+ * lanes, are converted first, a CHUNK at a time. */
 INLINE void pack(REAL *to, Factor f, int lanes, int64_t kn, const int width)
 {
-    REAL rows[NR > MR ? NR : MR][CHUNK];
+    if (lanes == width && !f.fp8 && f.type == REAL_TYPE) {
+        pack_lanes(REAL_TYPE, to, f.p, f, kn, width);
+        return;
+    }
+    if (lanes == width && !f.fp8 && f.type == BF16) {
+        pack_lanes(BF16, to, f.p, f, kn, width);
+        return;
+    }
     if (lanes < width)
         memset(to, 0, (size_t)kn * (size_t)width * sizeof *to);
     if (f.lane_step == 1) {
         for (int64_t k = 0; k < kn; k++, to += width, f = factor_at(f, 0, 1))
-            if (f.type == REAL_TYPE && lanes == width)
-#pragma GCC unroll 4
-                for (int l = 0; l < width; l += VN)
-                    vput(to + l, vget((const REAL *)f.p + l, width - l), width - l);
-            else
-                FN(load_reals)(to, f.p, lanes, f.type);
+            FN(load_reals)(to, f.p, lanes, f.type);
         return;
     }
+    REAL rows[NR > MR ? NR : MR][CHUNK];
+    Factor chunk = {.lane_step = CHUNK, .k_step = 1};
     for (int64_t k0 = 0; k0 < kn; k0 += CHUNK, to += CHUNK * width, f = factor_at(f, 0, CHUNK)) {
-        int64_t n = kn - k0 < CHUNK ? kn - k0 : CHUNK, k = 0, bytes = f.lane_step * (int64_t)sizeof(REAL);
-        const char *from = f.p;
-        if (f.fp8 || f.type != REAL_TYPE) {
-            for (int l = 0; l < lanes; l++)
-                if (f.fp8)
-                    fp8_lane(rows[l], factor_at(f, l, 0), n);
-                else
-                    FN(load_reals)(rows[l], factor_at(f, l, 0).p, n, f.type);
-            from = (const char *)rows, bytes = sizeof rows[0];
-        }
-        for (; lanes == width && k + VN <= n; k += VN)
-            transpose_block(to + k * width, from + k * (int64_t)sizeof(REAL), bytes, width);
+        int64_t n = kn - k0 < CHUNK ? kn - k0 : CHUNK;
         for (int l = 0; l < lanes; l++)
-            for (int64_t i = k; i < n; i++)
-                to[i * width + l] = ((const REAL *)(from + l * bytes))[i];
+            if (f.fp8)
+                fp8_lane(rows[l], factor_at(f, l, 0), n);
+            else
+                FN(load_reals)(rows[l], factor_at(f, l, 0).p, n, f.type);
+        if (lanes == width)
+            pack_lanes(REAL_TYPE, to, (const char *)rows, chunk, n, width);
+        for (int l = 0; l < lanes && lanes < width; l++)
+            for (int64_t i = 0; i < n; i++)
+                to[i * width + l] = rows[l][i];
     }
 }
 static void pack_a(void *panel, Factor f, int lanes, int64_t kn) { pack(panel, f, lanes, kn, MR); }
 static void pack_b(void *panel, Factor f, int lanes, int64_t kn) { pack(panel, f, lanes, kn, NR); }
-
-/* Element k of a lane of type REAL or BF16, and VN elements from k on. */
-INLINE REAL one(const Dtype type, const char *lane, int64_t k)
-{
-    return type == BF16 ? (REAL)bf16_to_f32(((const uint16_t *)lane)[k]) : ((const REAL *)lane)[k];
-}
-INLINE Vec some(const Dtype type, const char *lane, int64_t k)
-{
-    if (type != BF16)
-        return vload((const REAL *)lane + k);
-#ifdef REAL_f64
-    Vec v = {0};
-    for (int i = 0; i < VN; i++)
-        v[i] = one(type, lane, k + i);
-    return v;
-#else
-    typedef uint16_t Halves __attribute__((vector_size(VBYTES / 2)));
-    Halves h;
-    memcpy(&h, (const uint16_t *)lane + k, sizeof h);
-    return (Vec)(__builtin_convertvector(h, UVec) << 16);
-#endif
-}
 
 /* Products of a row and VN lanes over k0 .. k1. VN by VN elements are transposed in registers. Those `ahead`
  * bytes on, of the next lanes, are prefetched to L2: to L1 they would fill its few open misses. */
