@@ -238,28 +238,36 @@ INLINE void pack(REAL *to, Factor f, int lanes, int64_t kn, const int width)
 static void pack_a(void *panel, Factor f, int lanes, int64_t kn) { pack(panel, f, lanes, kn, MR); }
 static void pack_b(void *panel, Factor f, int lanes, int64_t kn) { pack(panel, f, lanes, kn, NR); }
 
-/* Products of a row and VN lanes over k0 .. k1. VN by VN elements are transposed in registers. Those `ahead`
- * bytes on, of the next lanes, are prefetched to L2: to L1 they would fill its few open misses. */
-INLINE Vec row_dots(const Dtype type, int64_t k0, int64_t k1, const char *a, const char *const lane[VN],
+/* Products of a row a and VN lanes over kn of k. VN by VN words are transposed in registers: a word is an
+ * element, or two neighbours in BF16, of which each is the upper half of an F32. Those `ahead` bytes on, of
+ * the next lanes, are prefetched to L2: to L1 they would fill its few open misses. */
+INLINE Vec row_dots(const Dtype type, int64_t kn, const REAL *a, const char *const lane[VN], int64_t k0,
                     int64_t ahead)
 {
+    const int pairs = type == BF16 && sizeof(REAL) == 4, step = pairs ? 2 * VN : VN;
     Vec acc = {0}, t[VN];
-    for (; k0 + VN <= k1; k0 += VN) {
+    int64_t k = 0;
+    for (; k + step <= kn; k += step) {
 #pragma GCC unroll 16
         for (int i = 0; i < VN; i++) {
-            t[i] = some(type, lane[i], k0);
-            __builtin_prefetch(lane[i] + k0 * (int64_t)dtype_size(type) + ahead, 0, 2);
+            const char *p = lane[i] + (k0 + k) * (int64_t)dtype_size(type);
+            t[i] = pairs ? vload((const REAL *)p) : some(type, p, 0);
+            __builtin_prefetch(p + ahead, 0, 2);
         }
         transpose(t);
 #pragma GCC unroll 16
         for (int i = 0; i < VN; i++)
-            acc += vset(one(type, a, k0 + i)) * t[i];
+            if (pairs) {
+                acc += vset(a[k + 2 * i]) * (Vec)((UVec)t[i] << 16);
+                acc += vset(a[k + 2 * i + 1]) * (Vec)((UVec)t[i] >> 16 << 16);
+            } else
+                acc += vset(a[k + i]) * t[i];
     }
-    for (; k0 < k1; k0++) {
+    for (; k < kn; k++) {
         Vec e = {0};
         for (int i = 0; i < VN; i++)
-            e[i] = one(type, lane[i], k0);
-        acc += vset(one(type, a, k0)) * e;
+            e[i] = one(type, lane[i], k0 + k);
+        acc += vset(a[k]) * e;
     }
     return acc;
 }
@@ -269,13 +277,18 @@ INLINE Vec row_dots(const Dtype type, int64_t k0, int64_t k1, const char *a, con
 INLINE void row_of(const Dtype type, int64_t kn, const char *a, Factor b, int cols, REAL *tile)
 {
     int64_t ahead = VN * b.lane_step * (int64_t)dtype_size(type);
+    REAL converted[KC];
     for (int l = 0; l < cols; l += VN) {
         const char *lane[VN];
         Vec sum = {0};
         for (int i = 0; i < VN; i++)
             lane[i] = factor_at(b, l + i < cols ? l + i : cols - 1, 0).p;
         for (int64_t k = 0; k < kn; k += KC) {
-            Vec part = row_dots(type, k, k + KC < kn ? k + KC : kn, a, lane, ahead);
+            int64_t n = k + KC < kn ? KC : kn - k;
+            const char *block = a + k * (int64_t)dtype_size(type);
+            if (type == BF16)
+                FN(load_reals)(converted, block, n, BF16);
+            Vec part = row_dots(type, n, type == BF16 ? converted : (const REAL *)block, lane, k, ahead);
             sum = k ? sum + part : part;
         }
         vstore(tile + l, sum);
