@@ -118,12 +118,18 @@ void warn(const char *fmt, ...)
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
-static size_t huge_pages(size_t n) { return ((n ? n : 1) + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE; }
+/* Bytes that an arena of n bytes maps. Not whole huge pages: the last one would be memory that nobody
+ * planned. */
+static size_t mapped(size_t n)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return ((n ? n : 1) + page - 1) / page * page;
+}
 
 void arena_open(Arena *a, const char *name, size_t size)
 {
     *a = (Arena){.name = name, .size = size};
-    size = huge_pages(size);
+    size = mapped(size);
     /* maps HUGE_PAGE bytes more than asked for and cuts the ends off, so that the memory starts at a
      * multiple of 2 MiB: the first touch of 4 KiB pages costs three times that of huge pages */
     char *p = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE,
@@ -142,7 +148,7 @@ void arena_open(Arena *a, const char *name, size_t size)
 void arena_close(Arena *a)
 {
     if (a->base)
-        munmap(a->base, huge_pages(a->size));
+        munmap(a->base, mapped(a->size));
     *a = (Arena){0};
 }
 
