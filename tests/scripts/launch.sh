@@ -179,6 +179,18 @@ PATH=$work/bin:$PATH scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$
 rc=$?
 [ $rc = 7 ] && [ "$(wc -l < "$work/out")" = 1 ] && grep -q '^error\[launcher-lost\] mpirun has ended its ranks.*; change: ' "$work/out" ||
     { echo "# mpirun that says nothing of its end: code $rc"; cat "$work/out"; bad=1; }
+# told to end while ranks start, one of them may see another one end before it does
+# shellcheck disable=SC2016
+printf '#!/bin/sh\ntrap '\''echo "error[rank-lost] [rank 1 tp 0 cp 0 dp 1 pp 0] rank 0 tp 0 cp 0 dp 0 pp 0 (process 1) died; change: x
+@code 7" >&2; echo @code 7 > "$GRIDIRON_PAGE.0"; exit 7'\'' TERM
+: > %s/up\nwhile :; do sleep 0.1; done\n' "$work" > "$work/bin/mpirun"
+PATH=$work/bin:$PATH scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$work/out" 2>&1 &
+job=$!
+for _ in $(seq 6000); do [ ! -f "$work/up" ] || break; sleep 0.02; done
+kill -TERM $job
+await $job
+rc=$?
+[ $rc = 143 ] && [ ! -s "$work/out" ] || { echo "# a rank sees another one end as it was told to: code $rc"; cat "$work/out"; bad=1; }
 # a name of 63 letters is longer than Open MPI has room for, and mpirun crashes
 printf '#!/bin/sh\nkill -ABRT $$\n' > "$work/bin/mpirun"
 PATH=$work/bin:$PATH scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$work/out" 2>&1
