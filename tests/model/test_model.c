@@ -3,6 +3,7 @@
  * Recompute, schedule and threads change no bit; splits of the batch, vocabulary padding and the
  * key/value cache agree to rounding; arenas have exactly the planned sizes. */
 #include "run.h"
+#include "masters.h"
 #include "test.h"
 #include <unistd.h>
 
@@ -98,11 +99,12 @@ static void open_run(Run *r, const Config *c)
     for (int i = 0; i < r->params.nparam; i++) {
         const Param *t = &r->params.param[i];
         for (int64_t k = 0; t->ndim == 1 && k < t->n; k++) {
-            double noise = 0.3 * rng_normal(3, (uint64_t)i, (uint64_t)k);
-            if (r->params.real == F64)
-                ((double *)r->params.data.master.p)[t->offset + k] += noise;
-            else
-                ((float *)r->params.data.master.p)[t->offset + k] += (float)noise;
+            double noise = 0.3 * rng_normal(3, (uint64_t)i, (uint64_t)k), wide = 0;
+            float narrow = 0;
+            void *master = r->params.real == F64 ? (void *)&wide : &narrow;
+            masters_get(&r->params, &r->dev, t, k, 1, master);
+            wide += noise, narrow += (float)noise;
+            masters_put(&r->params, &r->dev, t, k, 1, master);
         }
     }
     params_refresh(&r->params, &r->dev);
