@@ -170,8 +170,8 @@ static void multiply(Device *d, const GemmKernel *g, Mat c, Factor fa, Factor fb
     Cpu *cpu = cpu_of(d);
     int64_t m = c.rows, n = c.cols;
     Job j = {.g = g, .packed = cpu->buffers.a, .own = cpu->buffers.own, .own_bytes = cpu->buffers.own_bytes,
-             .real_size = dtype_size(d->real), .mc = (int64_t)g->mc * cpu->buffers.l2_times,
-             .strip = (int64_t)g->strip * cpu->buffers.l2_times};
+             .real_size = dtype_size(d->real), .mc = g->mc * cpu->buffers.l2_times,
+             .strip = g->strip * cpu->buffers.l2_times};
     j.row = m == 1 && g->row && fa.k_step == 1 && fb.k_step == 1 && !fa.fp8 &&
             (fa.type == BF16 || fa.type == d->real);
 
