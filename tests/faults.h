@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 static int short_writes; /* pwrite moves half of what it is given, and every third call is interrupted */
@@ -155,6 +156,11 @@ int close(int fd) { return faulty("close") ? -1 : __interceptor_close(fd); }
 int close(int fd) { return faulty("close") ? -1 : (int)syscall(SYS_close, fd); }
 #endif
 int ftruncate(int fd, off_t n) { return faulty("ftruncate") ? -1 : (int)syscall(SYS_ftruncate, fd, n); }
+/* a read is tried again after some seconds (file.h), which take no time where all fail */
+int nanosleep(const struct timespec *t, struct timespec *left)
+{
+    return fault.onward ? 0 : clock_nanosleep(CLOCK_REALTIME, 0, t, left) ? -1 : 0;
+}
 int flock(int fd, int op) { return faulty("flock") ? -1 : (int)syscall(SYS_flock, fd, op); }
 int unlinkat(int dir, const char *name, int flags)
 {

@@ -19,6 +19,27 @@
         if (tries_++, errno == EAGAIN)                                                                       \
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL)
 
+/* Whether a read that failed as errno says is worth another try, because the file system may be back in a
+ * moment. Waits before it, longer from try to try.
+ *   at  in  byte, for the warning before the first wait; -1: the file is being opened */
+static int read_again(const char *name, int64_t at, int try)
+{
+    static const int ms[] = {250, 1000, 3000};
+    char why[WHY];
+    if ((errno != EIO && errno != EREMOTEIO && errno != ETIMEDOUT && errno != EHOSTDOWN) ||
+        try == sizeof ms / sizeof *ms)
+        return 0;
+    if (!try) {
+        if (at < 0)
+            file_errno(why, "cannot open %s", name);
+        else
+            file_errno(why, "cannot read %s at byte %ld", name, at);
+        warn("%s; trying again for 4 s", why);
+    }
+    nanosleep(&(struct timespec){.tv_sec = ms[try] / 1000, .tv_nsec = ms[try] % 1000 * 1000000L}, NULL);
+    return 1;
+}
+
 int file_why(char why[WHY], const char *fmt, ...)
 {
     va_list ap;
@@ -53,9 +74,11 @@ void file_limit_raise(void)
 
 int file_open(int dir, const char *name, int nofollow, int64_t *size, char why[WHY])
 {
-    int fd;
+    int fd, try = 0;
     struct stat st;
-    AGAIN(fd, openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | (nofollow ? O_NOFOLLOW : 0)));
+    do
+        AGAIN(fd, openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | (nofollow ? O_NOFOLLOW : 0)));
+    while (fd < 0 && read_again(name, -1, try++));
     if (fd < 0 && errno == ELOOP && nofollow)
         return file_why(why, "%s is a symbolic link", name) - 1;
     if (fd < 0)
@@ -93,9 +116,12 @@ int file_open_dir(int dir, const char *name, int nofollow, char why[WHY])
 
 int file_read_at(int fd, const char *name, void *p, int64_t n, int64_t at, char why[WHY])
 {
+    int try = 0;
     for (int64_t done = 0; done < n;) {
         ssize_t r;
         AGAIN(r, pread(fd, (char *)p + done, (size_t)(n - done), at + done));
+        if (r < 0 && read_again(name, at + done, try++))
+            continue;
         if (r < 0)
             return file_errno(why, "cannot read %s at byte %ld", name, at + done);
         if (r == 0)

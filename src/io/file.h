@@ -2,9 +2,10 @@
  *
  * Unless said otherwise a function returns 1, or 0 with a reason in `why`: what was tried, on which
  * name, the system's error, and for a full disk the bytes that were needed. Interrupted calls and short
- * transfers are continued. A failed fsync is never repeated, because the kernel may have dropped the
- * pages that it could not write. `dir` is a folder's descriptor or AT_FDCWD. No function here dies: a
- * save may fail and the run goes on. */
+ * transfers are continued. What cannot be opened for reading, or read, by EIO, ETIMEDOUT or their like is
+ * tried again for 4 s, with a warning: the file system may be back by then. A failed fsync is never repeated,
+ * because the kernel may have dropped the pages that it could not write. `dir` is a folder's descriptor or
+ * AT_FDCWD. No function here dies: a save may fail and the run goes on. */
 #ifndef FILE_H
 #define FILE_H
 #include <stdarg.h>

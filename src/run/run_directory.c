@@ -56,6 +56,18 @@ static void new_id(char id[RUN_ID])
 /* ---- claiming ---- */
 
 #define OWNER 128      /* bytes of .lock: "process 12 on a", a line end, a number drawn at random */
+#define LEAVING 3.0    /* seconds for the end of a job whose launcher was killed */
+
+/* Locks a file. Who holds it may be about to go, as the ranks of a launcher that was killed a moment ago.
+ * Returns 0, with errno set, when it is held for longer or cannot be locked. */
+static int flock_soon(int fd)
+{
+    double end = now() + LEAVING;
+    int ok;
+    while (!(ok = flock(fd, LOCK_EX | LOCK_NB) == 0) && (errno == EWOULDBLOCK || errno == EINTR) && now() < end)
+        usleep(20000);
+    return ok;
+}
 
 /* Locks PATH/.lock for this process and writes its owner into it. Returns 0, or the exit code and a
  * reason. */
@@ -68,7 +80,7 @@ static int lock(RunDirectory *d, char why[WHY])
     free(path);
     if (d->lock < 0)
         return file_errno(why, "cannot open .lock in %s", d->path), EXIT_RESOURCE;
-    if (flock(d->lock, LOCK_EX | LOCK_NB) < 0) {
+    if (!flock_soon(d->lock)) {
         if (errno != EWOULDBLOCK)
             return file_errno(why, "cannot lock %s", d->path), EXIT_RESOURCE;
         int known = file_read_at(d->lock, ".lock", who, sizeof who - 1, 0, why);

@@ -60,21 +60,24 @@ cat > "$work/eio.c" <<'C'
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-/* Reads of the file whose path ends in EIO_OF fail, from the EIO_FROM-th on (1), or take SLOW_MS longer. */
+/* Reads of the file whose path ends in EIO_OF fail, from the EIO_FROM-th (1) to the EIO_TO-th (the last), or take SLOW_MS
+ * longer. With QUICK the waits between two tries take no time. */
 static int fails(int fd)
 {
     static _Atomic int reads;
     char link[64], path[PATH_MAX];
-    const char *end = getenv("EIO_OF"), *from = getenv("EIO_FROM"), *slow = getenv("SLOW_MS");
+    const char *end = getenv("EIO_OF"), *from = getenv("EIO_FROM"), *to = getenv("EIO_TO"), *slow = getenv("SLOW_MS");
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = readlink(link, path, sizeof path), m = end ? (ssize_t)strlen(end) : 0;
     if (!m || n < m || memcmp(path + n - m, end, (size_t)m))
         return 0;
     if (slow)
         return usleep(1000 * atoi(slow));
-    return ++reads >= (from ? atoi(from) : 1) ? errno = EIO : 0;
+    int read = ++reads;
+    return read >= (from ? atoi(from) : 1) && (!to || read <= atoi(to)) ? errno = EIO : 0;
 }
 ssize_t read(int fd, void *p, size_t n)
 {
@@ -85,6 +88,10 @@ ssize_t pread(int fd, void *p, size_t n, off_t at)
     return fails(fd) ? -1 : ((ssize_t (*)(int, void *, size_t, off_t))dlsym(RTLD_NEXT, "pread"))(fd, p, n, at);
 }
 ssize_t pread64(int fd, void *p, size_t n, off_t at) { return pread(fd, p, n, at); }
+int nanosleep(const struct timespec *t, struct timespec *left)
+{
+    return getenv("QUICK") ? 0 : clock_nanosleep(CLOCK_REALTIME, 0, t, left) ? -1 : 0;
+}
 C
 ${CC:-cc} -shared -fPIC -o "$work/eio.so" "$work/eio.c" -ldl || exit 1
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0"
@@ -92,7 +99,7 @@ export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0"
 # unreadable CODE FILE COMMAND... -- COMMAND without reads of FILE ends with CODE and a line with FILE and EIO
 unreadable() {
     code=$1 file=$2; shift 2
-    wanted "$code" "$file.*Input/output error" env LD_PRELOAD="$work/eio.so" EIO_OF="$file" "$@"
+    wanted "$code" "$file.*Input/output error" env LD_PRELOAD="$work/eio.so" QUICK=1 EIO_OF="$file" "$@"
     ! grep -Eq '^error[^ ]* .*(looks like|does not start|damaged|missing|not a )' "$work/log" ||
         { echo "$file: told as something else"; tail -n 1 "$work/log"; bad=$((bad + 1)); }
 }
@@ -104,6 +111,25 @@ unreadable 4 manifest.json "$TRAIN" "$work/tiny.yaml" save="$work/eio4" load="$w
 unreadable 4 model-00000.safetensors "$TRAIN" "$work/tiny.yaml" save="$work/eio5" load="$work/run"
 unreadable 4 manifest.json "$TRAIN" export "$work/run" -o "$work/hf2"
 
+# ---- a checkpoint on a disk that cannot read for a moment, and for longer
+
+fail() { echo "$*"; bad=$((bad + 1)); }
+"$TRAIN" "$work/tiny.yaml" save="$work/two" train_iters=4 save_interval=2 > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+# resumes AT FILE TO POLICY -- a resume whose first TO reads of the newest checkpoint's FILE fail goes on after iteration AT
+resumes() {
+    rm -rf "$work/again"
+    cp -r "$work/two" "$work/again"
+    LD_PRELOAD="$work/eio.so" EIO_OF="iter_0000004/$2" EIO_TO=$3 "$TRAIN" "$work/tiny.yaml" save="$work/again" train_iters=6 \
+        load=latest on_corrupt=$4 > "$work/log" 2>&1 || { fail "$*: code $?"; tail -n 3 "$work/log"; return; }
+    grep -q "^warning: cannot read $2.*Input/output error; trying again for 4 s$" "$work/log" &&
+        grep -q "^loaded .*iter_000000$1: " "$work/log" && [ "$(grep -c ' iteration  ' "$work/log")" = $((6 - $1)) ] ||
+        { fail "$*"; tail -n 5 "$work/log"; }
+}
+resumes 4 manifest.json 1 previous
+resumes 4 model-00000.safetensors 2 previous
+resumes 4 model-00000.safetensors 2 stop
+resumes 2 model-00000.safetensors 999 previous
+
 # ---- a disk that fails later, and one that is slow
 
 steps=12        # two reads each, at most four ahead: more of them come after the first step than $from skips
@@ -111,7 +137,7 @@ steps=12        # two reads each, at most four ahead: more of them come after th
 from=1 late=0
 while :; do
     rm -rf "$work/run"
-    LD_PRELOAD="$work/eio.so" EIO_OF=corpus.bin EIO_FROM=$from "$TRAIN" "$work/tiny.yaml" save="$work/run" train_iters=$steps \
+    LD_PRELOAD="$work/eio.so" QUICK=1 EIO_OF=corpus.bin EIO_FROM=$from "$TRAIN" "$work/tiny.yaml" save="$work/run" train_iters=$steps \
         > "$work/log" 2>&1
     rc=$?
     [ $rc != 0 ] || break
@@ -122,7 +148,6 @@ while :; do
     [ $from -lt 400 ] || { echo "the reads do not end"; exit 1; }
 done
 [ $late -gt 0 ] || { echo "of $from reads none failed after the first step"; bad=$((bad + 1)); }
-fail() { echo "$*"; bad=$((bad + 1)); }
 . tests/parallel/same.sh
 same whole "$work/run" "a disk that could fail"
 rm -rf "$work/run"
@@ -134,7 +159,7 @@ sed -n 's/.*"data_ms": \([0-9.]*\).*/\1/p' "$work/run/metrics.jsonl" |
 # one rank of two, the one that does not check the corpus: it reads its batches alone, eight or more times in eight steps
 cat > "$work/train" <<SH
 #!/bin/sh
-[ "\$OMPI_COMM_WORLD_RANK" = 1 ] && export LD_PRELOAD="$work/eio.so" EIO_OF=corpus.bin EIO_FROM=6
+[ "\$OMPI_COMM_WORLD_RANK" = 1 ] && export LD_PRELOAD="$work/eio.so" QUICK=1 EIO_OF=corpus.bin EIO_FROM=6
 exec "$TRAIN" "\$@"
 SH
 chmod +x "$work/train"
