@@ -92,6 +92,20 @@ static int token_bytes(const TokenFile *f, void *to, int64_t at, int64_t bytes, 
 static uint64_t u64_at(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; }
 static uint32_t u32_at(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 
+#define PEEK 64                     /* bytes that a file is known by */
+#define RAW_TOKENS "raw tokens, such as a .bin"
+
+/* Whether the first n bytes are numbers of 32 bits below 2^16, and not all of them 0. */
+static int looks_wide(const unsigned char *h, int64_t n)
+{
+    uint32_t high = 0, low = 0;
+    for (int64_t i = 0; i + 4 <= n; i += 4) {
+        high |= u32_at(h + i) >> 16;
+        low |= u32_at(h + i);
+    }
+    return n >= 32 && !high && low;
+}
+
 /* Returns what a file seems to be, from its first n bytes, for a message. */
 static const char *looks_like(const unsigned char *h, int64_t n)
 {
@@ -114,13 +128,13 @@ static const char *looks_like(const unsigned char *h, int64_t n)
     int64_t text = 0;
     for (int64_t i = 0; i < n; i++)
         text += h[i] >= 32 || h[i] == '\n' || h[i] == '\t' || h[i] == '\r';
-    return n && text == n ? "text: tokenize it first with `train tokenize`" : "raw tokens, such as a .bin";
+    return n && text == n ? "text: tokenize it first with `train tokenize`" : RAW_TOKENS;
 }
 
-/* Reads the first *n bytes of a file into h; *n is at most 64. */
-static int peek(const TokenFile *f, unsigned char h[64], int64_t *n, char **why)
+/* Reads the first *n bytes of a file into h; *n is at most PEEK. */
+static int peek(const TokenFile *f, unsigned char h[PEEK], int64_t *n, char **why)
 {
-    *n = f->size < 64 ? f->size : 64;
+    *n = f->size < PEEK ? f->size : PEEK;
     return token_bytes(f, h, 0, *n, why);
 }
 
@@ -128,7 +142,7 @@ static int peek(const TokenFile *f, unsigned char h[64], int64_t *n, char **why)
 static int idx_header(Corpus *c, char **why)
 {
     TokenFile *x = &c->index, *bin = &c->file[0];
-    unsigned char h[64];
+    unsigned char h[PEEK];
     int64_t n, s, d, need;
     if (!peek(x, h, &n, why))
         return 0;
@@ -237,7 +251,7 @@ static int open_stream(Corpus *c, const char *path, int raw, char **why)
 {
     c->file = xrealloc(c->file, sizeof *c->file * (size_t)(c->files + 1));
     TokenFile *f = &c->file[c->files];
-    unsigned char h[64] = {0};
+    unsigned char h[PEEK] = {0};
     if (!token_open(f, path, why))
         return 0;
     c->files++;
@@ -247,8 +261,14 @@ static int open_stream(Corpus *c, const char *path, int raw, char **why)
     if (raw) {
         f->type = TOKEN_U16;
         count = f->size / 2;
+        const char *seems = looks_like(h, n);
         if (n >= 9 && (!memcmp(h, "MMIDIDX\0\0", 9) || u32_at(h) == 20240520 || u32_at(h) == 20240801))
-            return fail(why, "%s: looks like %s; change: drop `raw:`", path, looks_like(h, n));
+            return fail(why, "%s: looks like %s; change: drop `raw:`", path, seems);
+        if (n == PEEK && strcmp(seems, RAW_TOKENS))
+            return fail(why, "%s: looks like %s; change: name a file of bare u16 tokens", path, seems);
+        if (looks_wide(h, n))
+            return fail(why, "%s: looks like tokens of 32 bits: every second u16 is 0; change: write them as "
+                        "u16, or as an llm.c shard", path);
         if (f->size % 2)
             return fail(why, "%s: has %ld bytes, an odd number, so not u16 tokens; change: correct the path",
                         path, f->size);

@@ -64,7 +64,8 @@ static int flock_soon(int fd)
 {
     double end = now() + LEAVING;
     int ok;
-    while (!(ok = flock(fd, LOCK_EX | LOCK_NB) == 0) && (errno == EWOULDBLOCK || errno == EINTR) && now() < end)
+    while (!(ok = flock(fd, LOCK_EX | LOCK_NB) == 0) && (errno == EWOULDBLOCK || errno == EINTR) &&
+           now() < end)
         usleep(20000);
     return ok;
 }

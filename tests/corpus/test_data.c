@@ -411,6 +411,18 @@ static void test_streams(void)
     CHECK(refused(raw, "odd number"), "%s", said);
     put_shard(a, 1, 60, 60, 0);
     CHECK(refused(raw, "drop `raw:`"), "%s", said);
+    uint32_t wide[100] = {0};
+    for (int i = 0; i < 100; i++)
+        wide[i] = (uint32_t)i;
+    put_file(a, wide, sizeof wide);
+    CHECK(refused(raw, "tokens of 32 bits"), "%s", said);
+    memcpy(wide, "\x93NUMPY", 6);
+    put_file(a, wide, sizeof wide);
+    CHECK(refused(raw, "a NumPy array; change: name a file of bare u16"), "%s", said);
+    memset(wide, 0, sizeof wide);
+    put_file(a, wide, sizeof wide);
+    CHECK(blend_open(&d, 1, &path, "1", 0, 1, 7, 1, &sharers_none, &why), "%s", why);
+    blend_close(&d);
     free(raw);
     free(a);
     free(b);
