@@ -144,10 +144,15 @@ INC_cuda := -Itests/emulation/include $(INC_cuda)
 CUDA_FMA := $(if $(shell grep -m1 -ow fma /proc/cpuinfo 2> /dev/null),-mfma -fexpensive-optimizations)
 CUDA_CXX  = $(CXX) -x c++ -std=gnu++17 $(COMMON) -O1 $(CUDA_FMA) -fno-exceptions -fno-rtti -Wno-unknown-pragmas \
             -Wno-sign-compare -Wno-uninitialized -Wno-maybe-uninitialized
+# RACES=1: kernels call tests/emulation/races.cpp before each access
+ifeq ($(RACES),1)
+BUILD    := $(BUILD:emulated=races)
+CUDA_CXX += -g -DRACES $(if $(filter %.cu tests/cuda/%,$<),-fsanitize=thread -fno-threadsafe-statics)
+endif
 EMULATION := $(wildcard tests/emulation/*.cpp tests/emulation/*.c)
 CUDA_SRC := $(filter-out kernels/cuda/libraries.c $(CUDNN_OFF),$(CUDA_SRC)) $(EMULATION)
 LDLIBS   += $(CXX_LIB)
-CUDA_TESTS += $(wildcard tests/cuda/test_emulation*.c tests/cuda/test_emulation*.cpp)
+CUDA_TESTS += $(if $(filter 1,$(RACES)),tests/cuda/test_races.cpp,$(wildcard tests/cuda/test_emulation*.c tests/cuda/test_emulation*.cpp))
 else
 $(error CUDA=$(CUDA); change: CUDA=0, 1 or emulated)
 endif
@@ -222,7 +227,7 @@ $(BUILD)/train: $(CPU)/train.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 $(BUILD)/test_cuda_%: $(BUILD)/tests/test_cuda_%.c.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
-$(BUILD)/test_emulation: $(BUILD)/tests/test_emulation.cpp.o $(HOOKS) $(CUDA_OBJ) $(LIB)
+$(BUILD)/test_emulation $(BUILD)/test_races: $(BUILD)/%: $(BUILD)/tests/%.cpp.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
 # with the emulation's clock for the host too
@@ -450,6 +455,10 @@ test-emulation:
 	tests/cuda/cuda_waits.sh
 	tests/cuda/cuda_swaps.sh
 
+test-races:
+	$(MAKE) CUDA=emulated RACES=1 cuda-tests
+	tests/cuda/races.sh
+
 test-slurm: train
 	tests/scripts/slurm.sh
 
@@ -491,10 +500,10 @@ size:
 
 clean:
 	rm -rf build/cpu build/debug build/thread build/valgrind build/bench build/cuda build/cuda-90a build/cuda-cudnn build/emulated \
-	       build/debug-cuda build/debug-emulated train
+	       build/debug-cuda build/debug-emulated build/races train
 
 -include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
-.PHONY: all tests op-tests fuzz cuda-tests test test-allocations test-emulation docs demo bench gpu-roofline bench-schedules bench-search test-failures test-goodput test-hangs test-calm test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
+.PHONY: all tests op-tests fuzz cuda-tests test test-allocations test-emulation test-races docs demo bench gpu-roofline bench-schedules bench-search test-failures test-goodput test-hangs test-calm test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
         test-slurm test-kubernetes test-readme test-bare test-pack test-sass test-seeds test-threads test-same test-huggingface test-portable test-valgrind size clean FORCE
 .SECONDARY:

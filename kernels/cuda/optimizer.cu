@@ -329,6 +329,7 @@ __device__ __forceinline__ void put_moments(const float *x, const NarrowList &u,
         amax = max(amax, __shfl_xor_sync(EVERY_LANE, amax, 2));
         uint8_t scale = moment_scale(f, amax);
         inverse = moment_inverse(scale);
+        __syncwarp();                   /* the four have read the scale */
         if (i % MOMENT_BLOCK == 0 && count > 0)
             a.scale[which][i / MOMENT_BLOCK] = scale;
     }

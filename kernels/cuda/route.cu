@@ -123,7 +123,8 @@ static __global__ void __launch_bounds__(THREADS) k_route_fwd(const Route j)
         }
         last = j.given ? Ranked{0, choice[k]} : warp_best(best);
         if (lane == 0) {
-            choice[k] = last.index;
+            if (!j.given)
+                choice[k] = last.index;
             w[k] = j.sigmoid || j.pre ? scores[last.index] : x[last.index];
         }
     }

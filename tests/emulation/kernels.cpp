@@ -89,7 +89,7 @@ struct Thread {
  * buffers, because a meeting may begin before all lanes have read the results of the one before. */
 struct Warp {
     unsigned alive, ready, met, mask, present[2];
-    int turn;
+    int turn, orders;          /* orders: bool: the meeting is a __syncwarp, which orders memory */
     Place place;
     char lanes[2][32 * EMULATION_LANE_BYTES];
 };
@@ -227,6 +227,8 @@ static void wait_here(void)
 static void meeting_done(int warp)
 {
     Warp *w = &b.warp_of[warp];
+    if (w->orders && w->met == w->alive)
+        races_warp(warp);
     w->present[w->turn] = w->met;
     w->turn ^= 1;
     make_ready(warp, w->met);
@@ -235,6 +237,7 @@ static void meeting_done(int warp)
 
 static void barrier_done(void)
 {
+    races_barrier();
     for (int i = 0; i < b.warps; i++)
         make_ready(i, b.warp_of[i].alive);
     b.at_barrier = 0;
@@ -313,6 +316,7 @@ void emulation_barrier_some(int id, int threads, const char *file, int line)
     s->place = b.thread[b.current].place = here;
     s->lanes[b.current / 32] |= 1u << (b.current & 31);
     if (++s->waiting == threads) {
+        races_some(s->lanes);
         for (int i = 0; i < b.warps; i++) {
             if (s->lanes[i] && s->lanes[i] != b.warp_of[i].alive)
                 emulation_fail("kernel %s, %s:%d: barrier %d without all lanes of a warp", b.kernel, file,
@@ -341,6 +345,7 @@ const char *emulation_meet(unsigned mask, const void *mine, size_t bytes, unsign
             b.kernel, lane, what, file, line, mask, p.what, p.file, p.line, w->mask);
     w->place = b.thread[self].place = {what, file, line};
     w->mask = mask;
+    w->orders = !strcmp(what, "__syncwarp");
     int turn = w->turn;
     if (bytes)
         memcpy(w->lanes[turn] + (size_t)lane * bytes, mine, bytes);
@@ -361,6 +366,7 @@ static void run_block(std::function<void()> *body)
     b.at_barrier = b.warp = 0;
     b.warps_ready = 0;
     b.serial++;
+    races_block();
     memset(b.some, 0, sizeof b.some);
     b.restless = !emulation_random(4);
     std::iota(b.order, b.order + b.warps, 0);
@@ -435,12 +441,14 @@ static void run_grid(const char *kernel, dim3 grid, dim3 block, size_t bytes, st
     for (uint64_t i = blocks; i > 1; i--)
         std::swap(order[i - 1], order[emulation_random(i)]);
     running = 1;
+    races_launch(1);
     for (uint64_t i : order) {
         blockIdx = {(unsigned)(i % grid.x), (unsigned)(i / grid.x % grid.y), (unsigned)(i / grid.x / grid.y)};
         shared_ready(bytes);
         run_block(body);
         shared_whole(bytes);
     }
+    races_launch(0);
     running = 0;
 }
 

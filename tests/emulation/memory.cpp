@@ -35,7 +35,7 @@ static int inside(std::map<char *, TensorPiece> &all, const void *p, size_t byte
 int memory_is_device(const void *p, size_t bytes) { return inside(pieces, p, bytes); }
 int memory_is_pinned(const void *p, size_t bytes) { return inside(pinned, p, bytes); }
 
-static int in_space(const void *p) { return space && (char *)p >= space && (char *)p < space + space_bytes; }
+int memory_in_space(const void *p) { return space && (char *)p >= space && (char *)p < space + space_bytes; }
 
 static const char *words(const void *p)
 {
@@ -52,16 +52,16 @@ void emulation_check(const void *p, size_t bytes, const char *what)
 {
     if (bytes && !memory_is_device(p, bytes))
         emulation_fail("%s: %zu bytes at %p are not within a piece of device memory: %s", what, bytes, p,
-                       in_space(p) ? words(p) : "memory of the host");
+                       memory_in_space(p) ? words(p) : "memory of the host");
 }
 
 static void faulted(int signal_number, siginfo_t *info, void *)
 {
     const char *kernel = emulation_kernel();
     signal(signal_number, SIG_DFL);
-    if (in_space(info->si_addr) && kernel)
+    if (memory_in_space(info->si_addr) && kernel)
         emulation_fail("kernel %s touches what is not its own: %s", kernel, words(info->si_addr));
-    if (in_space(info->si_addr))
+    if (memory_in_space(info->si_addr))
         emulation_fail("the host touches device memory, %s", words(info->si_addr));
     if (kernel)
         emulation_fail(
@@ -275,7 +275,7 @@ static size_t extent(size_t pitch, const Rows &r) { return (r.height - 1) * pitc
 /* Checks that source and destination are what `kind` says. Returns their kind. */
 static cudaMemcpyKind check_kind(const Rows &r, cudaMemcpyKind kind)
 {
-    int to = in_space(r.dst), from = in_space(r.src);
+    int to = memory_in_space(r.dst), from = memory_in_space(r.src);
     cudaMemcpyKind is = to ? (from ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice)
                         : from ? cudaMemcpyDeviceToHost : cudaMemcpyHostToHost;
     if (kind != cudaMemcpyDefault && kind != is)

@@ -12,6 +12,15 @@ void memory_access(int allowed); /* EMULATION_GUARD: allows or forbids access to
 int memory_is_device(const void *p, size_t bytes);
 int memory_is_pinned(const void *p, size_t bytes);
 
+int memory_in_space(const void *p); /* bool: of the addresses that device memory may have */
+
+/* Races (races.cpp): what orders the accesses of a kernel. */
+void races_launch(int starts);      /* bool: or it has ended */
+void races_block(void);             /* a block starts */
+void races_barrier(void);           /* of all threads of the block */
+void races_some(const unsigned *lanes);     /* [32]: of these lanes of each warp: all or none */
+void races_warp(int warp);          /* a __syncwarp of all its lanes */
+
 /* Streams (streams.cpp). */
 void streams_drain(void);
 void stream_drain(cudaStream_t s);

@@ -127,7 +127,8 @@ __device__ __forceinline__ void span_make(Span *span, int *lo, const Shape &s, i
         first = first_key(s, b, min(max(i0 + r, from), stop - 1));
         a.first = a.all_first = first;
     }
-    lo[r] = first;
+    if (N == WARP || threadIdx.x % WARP < N)
+        lo[r] = first;
     for (int o = N / 2; o; o >>= 1) {
         a.first = min(a.first, __shfl_xor_sync(EVERY_LANE, a.first, o));
         a.all_first = max(a.all_first, __shfl_xor_sync(EVERY_LANE, a.all_first, o));
@@ -136,7 +137,8 @@ __device__ __forceinline__ void span_make(Span *span, int *lo, const Shape &s, i
         a.end = stop;
         a.all_end = from + 1;
     }
-    *span = a;
+    if (threadIdx.x % WARP == 0)
+        *span = a;
 }
 /* [*first, *end) = the part of the warps' spans that the run of keys has; call it after a barrier. */
 __device__ __forceinline__ void span_join(int *first, int *end, const Span *spans, int warps,

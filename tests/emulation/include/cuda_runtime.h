@@ -132,38 +132,43 @@ static inline int __all_sync(unsigned mask, int predicate, EMULATION_PLACE)
 }
 
 /* ---- atomics: one thread runs at a time ---- */
-template <class T> static inline T emulation_atomic(T *p, T v)
+#define EMULATION_ATOMIC __attribute__((no_sanitize_thread)) static inline
+template <class T> EMULATION_ATOMIC T emulation_atomic(T *p, T v)
 {
+    emulation_touch(p, sizeof *p, 1, 1);
     T old = *p;
     *p = v;
     return old;
 }
-static inline int atomicAdd(int *p, int v) { return emulation_atomic(p, (int)((unsigned)*p + (unsigned)v)); }
-static inline unsigned atomicAdd(unsigned *p, unsigned v) { return emulation_atomic(p, *p + v); }
-static inline unsigned long long atomicAdd(unsigned long long *p, unsigned long long v)
+EMULATION_ATOMIC int atomicAdd(int *p, int v)
+{
+    return emulation_atomic(p, (int)((unsigned)*p + (unsigned)v));
+}
+EMULATION_ATOMIC unsigned atomicAdd(unsigned *p, unsigned v) { return emulation_atomic(p, *p + v); }
+EMULATION_ATOMIC unsigned long long atomicAdd(unsigned long long *p, unsigned long long v)
 {
     return emulation_atomic(p, *p + v);
 }
-static inline int atomicMax(int *p, int v) { return emulation_atomic(p, *p > v ? *p : v); }
-static inline unsigned atomicMax(unsigned *p, unsigned v) { return emulation_atomic(p, *p > v ? *p : v); }
-static inline int atomicMin(int *p, int v) { return emulation_atomic(p, *p < v ? *p : v); }
-static inline unsigned atomicMin(unsigned *p, unsigned v) { return emulation_atomic(p, *p < v ? *p : v); }
-static inline int atomicOr(int *p, int v) { return emulation_atomic(p, *p | v); }
-static inline unsigned atomicOr(unsigned *p, unsigned v) { return emulation_atomic(p, *p | v); }
-static inline int atomicExch(int *p, int v) { return emulation_atomic(p, v); }
-static inline unsigned atomicExch(unsigned *p, unsigned v) { return emulation_atomic(p, v); }
-static inline int atomicCAS(int *p, int was, int v) { return emulation_atomic(p, *p == was ? v : *p); }
-static inline unsigned atomicCAS(unsigned *p, unsigned was, unsigned v)
+EMULATION_ATOMIC int atomicMax(int *p, int v) { return emulation_atomic(p, *p > v ? *p : v); }
+EMULATION_ATOMIC unsigned atomicMax(unsigned *p, unsigned v) { return emulation_atomic(p, *p > v ? *p : v); }
+EMULATION_ATOMIC int atomicMin(int *p, int v) { return emulation_atomic(p, *p < v ? *p : v); }
+EMULATION_ATOMIC unsigned atomicMin(unsigned *p, unsigned v) { return emulation_atomic(p, *p < v ? *p : v); }
+EMULATION_ATOMIC int atomicOr(int *p, int v) { return emulation_atomic(p, *p | v); }
+EMULATION_ATOMIC unsigned atomicOr(unsigned *p, unsigned v) { return emulation_atomic(p, *p | v); }
+EMULATION_ATOMIC int atomicExch(int *p, int v) { return emulation_atomic(p, v); }
+EMULATION_ATOMIC unsigned atomicExch(unsigned *p, unsigned v) { return emulation_atomic(p, v); }
+EMULATION_ATOMIC int atomicCAS(int *p, int was, int v) { return emulation_atomic(p, *p == was ? v : *p); }
+EMULATION_ATOMIC unsigned atomicCAS(unsigned *p, unsigned was, unsigned v)
 {
     return emulation_atomic(p, *p == was ? v : *p);
 }
-static inline unsigned long long atomicCAS(unsigned long long *p, unsigned long long was,
+EMULATION_ATOMIC unsigned long long atomicCAS(unsigned long long *p, unsigned long long was,
                                            unsigned long long v)
 {
     return emulation_atomic(p, *p == was ? v : *p);
 }
 /* Counts from 0 to `top`, then from 0 again. */
-static inline unsigned atomicInc(unsigned *p, unsigned top)
+EMULATION_ATOMIC unsigned atomicInc(unsigned *p, unsigned top)
 {
     return emulation_atomic(p, *p >= top ? 0 : *p + 1);
 }

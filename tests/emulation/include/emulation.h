@@ -81,6 +81,8 @@ enum { EMULATION_LANE_BYTES = 256 };
  *   present  out           mask of the lanes that took part */
 const char *emulation_meet(unsigned mask, const void *mine, size_t bytes, unsigned *present, const char *what,
                            const char *file, int line);
+/* An access of the running thread that the compiler does not see (races.cpp). writes, atomic: bool. */
+void emulation_touch(const void *p, size_t bytes, int writes, int atomic);
 /* Index of this thread in its block; number of the block, counted from the start of the process. */
 int emulation_thread(void);
 uint64_t emulation_block(void);

@@ -123,6 +123,9 @@ static inline void emulation_copy(SharedAt to, const void *from, bool there, uns
     if ((uintptr_t)from % size)
         emulation_fail("cp.async of %u bytes from %p", size, from);
     memset(emulation_shared(to, size, "cp.async"), 0xff, size);
+    emulation_touch(shared + to, size, 1, 0);
+    if (there)
+        emulation_touch(from, size, 0, 0);
     q->copies.push_back({to, from, size, there});
     q->open++;
 }
@@ -148,6 +151,7 @@ template <int N> static inline void cp_async_wait()
         done += q->groups[i];
     for (size_t i = 0; i < done; i++) {
         const EmulationCopy *c = &q->copies[i];
+        emulation_touch(shared + c->to, c->size, 1, 0);
         if (c->there)
             memcpy(shared + c->to, c->from, c->size);
         else
