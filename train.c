@@ -125,8 +125,8 @@ static void open_corpora(Training *t)
 {
     const Config *c = t->cfg;
     int64_t left = t->total > t->run.progress.iteration ? t->total - t->run.progress.iteration : 0;
-    t->run.loader =
-        start_loader(c, &t->run, SPLIT_TRAIN, config_samples_from(c, t->run.progress.consumed_samples, left));
+    t->run.loader = start_loader(c, &t->run, SPLIT_TRAIN,
+                                 config_samples_wanted(c, t->run.progress.consumed_samples, left));
     int64_t trained = t->run.checkpoint.corpus;
     if (trained && trained != loader_fingerprint(t->run.loader) && speaks(t))
         warn("the training corpus holds other bytes than it did for the %ld iterations so far; change: "

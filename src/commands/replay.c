@@ -72,7 +72,7 @@ static void go_there(Replay *p, Run *r, const Config *cfg)
     else if (began_elsewhere(cfg->load, p->dir))
         free(run_load(r, cfg->load));
     int64_t left = run_iterations(r) - at->iteration, kept = p->kept.first + p->kept.samples;
-    int64_t all = left > 0 ? config_samples_from(cfg, at->consumed_samples, left) : 0;
+    int64_t all = left > 0 ? config_samples_wanted(cfg, at->consumed_samples, left) : 0;
     /* the run may have been made shorter since the step was kept */
     r->loader = start_loader(cfg, r, SPLIT_TRAIN, all > kept ? all : kept);
     p->changed = loader_give(r->loader, p->kept.first, p->kept.samples, p->kept.tokens);

@@ -209,6 +209,9 @@ int64_t config_batch_at(const Config *cfg, int64_t samples);
 int64_t config_samples_after(const Config *cfg, int64_t iterations);
 /* Samples consumed in all after `iterations` more steps, from `consumed` samples on. */
 int64_t config_samples_from(const Config *cfg, int64_t consumed, int64_t iterations);
+/* The same as the corpus is ordered for: with train_samples all of these, as in Megatron, those that are no
+ * whole step, too. So a resume with another batch size keeps the order. */
+int64_t config_samples_wanted(const Config *cfg, int64_t consumed, int64_t iterations);
 /* Largest batch size of the run, in samples. */
 int64_t config_batch_most(const Config *cfg);
 /* 1 if both configurations give every step the same batch size. */

@@ -104,6 +104,11 @@ int64_t config_samples_from(const Config *cfg, int64_t consumed, int64_t iterati
 
 int64_t config_samples_after(const Config *c, int64_t n) { return config_samples_from(c, 0, n); }
 
+int64_t config_samples_wanted(const Config *c, int64_t consumed, int64_t iterations)
+{
+    return c->train_samples == CFG_ABSENT ? config_samples_from(c, consumed, iterations) : c->train_samples;
+}
+
 int64_t config_batch_most(const Config *cfg)
 {
     int64_t most = 0;

@@ -152,7 +152,7 @@ int start_smaller(const char *path, Args *a, int world, int most)
 int64_t start_samples(const Config *cfg, int64_t batch)
 {
     return cfg->train_iters == CFG_ABSENT && cfg->train_samples == CFG_ABSENT
-               ? batch : config_samples_after(cfg, config_iterations(cfg));
+               ? batch : config_samples_wanted(cfg, 0, config_iterations(cfg));
 }
 
 /* Warns where documents are told apart and a corpus has no ends of documents: once, for the first split that

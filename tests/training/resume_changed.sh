@@ -47,6 +47,13 @@ run save=L data_path=small train_iters=12 load=latest exit_interval=6
 run save=L data_path=small train_iters=12 load=latest
 ! grep 'another order' log || fail "told again"
 
+# the order is that of the whole length in samples, as Megatron's is: batches of any size keep it
+length='train_iters=null train_samples=11 data_path=small'
+run save=O $length exit_interval=3
+grep -q '2 epochs for 5 iterations' log || fail "11 samples of 32 tokens and one more are more than an epoch of 330"
+run save=O $length load=latest global_batch_size=1
+! grep 'another order' log || fail "another batch size has changed the order"
+
 # a run goes over to corpora of their own for training and validation, and back: split goes and comes with data_path
 run save=S train_iters=2 split="'8, 2'"
 run save=S train_iters=4 load=latest data_path=[] split=null train_data_path=small valid_data_path=corpus
