@@ -412,8 +412,11 @@ static void act_on_spike(Training *t)
         told = tell_spike(t);
     }
     say_spike(&told);
-    if (stay)
+    if (stay) {                        /* the first rank that ends ends all: rank 0 has said it before */
+        Comm *all = &t->run.grid.all;
+        all->barrier(all);
         spikes_end(&t->run.spikes, t->cfg);
+    }
 }
 
 /* Collects and logs the metrics of finished steps, oldest first, until at most `open` steps are

@@ -167,6 +167,20 @@ end=$(sed -n 's/^error\[spikes\] iteration \([0-9]*\): .*change: .*/\1/p' "$work
 [ "$end" ] || bad "a run that skips on and on"
 [ -f "$work/level/replay/$(printf 'iter_%07d' "$end").json" ] && spikes "$work/level" | grep -q "\"iteration\": $end," ||
     bad "the spike that ends a run is not recorded"
+# a slow disk of rank 0: the other rank does not end the job before the spike is recorded
+if strace -o /dev/null true 2> /dev/null; then
+    cat > "$work/slow" <<SH
+#!/bin/sh
+[ "\$OMPI_COMM_WORLD_RANK" = 0 ] || exec "$TRAIN" "\$@"
+exec strace -qq -o /dev/null -P "$work/level-2/metrics.jsonl" -e trace=write -e inject=write:delay_enter=50000 "$TRAIN" "\$@"
+SH
+    chmod +x "$work/slow"
+    (
+        export TRAIN="$work/slow"
+        run 2 6 "$work/tiny.yaml" save="$work/level-2" spike_sigma=1e-9 spike_window=4 train_iters=400
+    ) || exit 1
+    spikes "$work/level-2" | grep -q "\"iteration\": $end," || bad "a slow rank 0: the last spike is not recorded"
+fi
 
 # ---- replay
 value() { sed -nE "s/^ *\"$1\": ([^,]*),?\$/\1/p" "$work/log" | head -1; }
