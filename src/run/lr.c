@@ -55,6 +55,11 @@ static double unscaled(const Config *c, double steps)
     return c->min_lr + left * (c->lr - c->min_lr);
 }
 
+int64_t lr_samples(const Config *c, int64_t iterations, int64_t consumed_samples)
+{
+    return c->train_samples == CFG_ABSENT ? config_samples_after(c, iterations) : consumed_samples;
+}
+
 double lr_at(const Config *c, int64_t consumed_samples, int64_t moved)
 {
     double lr = unscaled(c, (double)(consumed_samples + moved));

@@ -11,8 +11,12 @@
 #define LR_H
 #include "config.h"
 
-/* moved: samples that the iterations so far would have consumed with the present batch sizes beyond those
- * that they did, less those of skipped steps: 0 where there were none and the sizes never changed. So lengths
- * in iterations mean that after a change, too. */
+/* Samples that the schedule counts for the steps so far, skipped ones included. Where lengths are given in
+ * iterations, these are those of as many steps with the present batch sizes: lengths in iterations mean that
+ * after a change of the sizes, too. */
+int64_t lr_samples(const Config *cfg, int64_t iterations, int64_t consumed_samples);
+
+/* moved: lr_samples, less those of skipped steps, less consumed_samples: 0 where none was skipped and the
+ * batch sizes never changed. */
 double lr_at(const Config *cfg, int64_t consumed_samples, int64_t moved);
 #endif

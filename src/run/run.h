@@ -130,7 +130,6 @@ typedef struct {
     struct { int64_t iterations, samples; } unscheduled; /* skipped steps: lr's schedule stood still */
     struct {
         int64_t iteration, samples, tokens;            /* done before the present batch sizes took effect */
-        int64_t moved;                                 /* as of lr_at */
     } batches;
 } RunProgress;
 

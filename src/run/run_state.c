@@ -1,5 +1,6 @@
 /* run_state -- what a checkpoint keeps of a run beside the tensors, and the way back */
 #include "json_number.h"
+#include "lr.h"
 #include "run.h"
 #include <math.h>
 #include <stdlib.h>
@@ -84,7 +85,7 @@ static const Config *compare_config(Run *r, const json_t *state, const char *dir
 static void load_unscheduled(Run *r, const json_t *state, const Config *saved, const char *dir)
 {
     RunProgress *p = &r->progress;
-    int64_t most = p->consumed_samples + p->batches.moved, steps = 0, n = 0;
+    int64_t most = lr_samples(r->cfg, p->iteration, p->consumed_samples), steps = 0, n = 0;
     if (json_object_get(state, "unscheduled_iterations")) {
         steps = state_int(state, "unscheduled_iterations", 0, p->iteration, dir);
         n = state_int(state, "unscheduled_samples", 0, INT64_MAX, dir);
@@ -121,9 +122,6 @@ static void load_progress(Run *r, const json_t *state, const Config *saved, cons
         p->batches.tokens += (p->consumed_samples - p->batches.samples) * saved->seq_length;
         p->batches.samples = p->consumed_samples;
     }
-    p->batches.moved = config_samples_after(r->cfg, p->batches.iteration) - p->batches.samples;
-    if (r->cfg->train_samples != CFG_ABSENT)
-        p->batches.moved = 0;
     if (!spikes_load(&r->spikes, r->cfg, json_object_get(state, "spikes"), steps))
         die(EXIT_CHECKPOINT, "checkpoint-state", "%s: the state's `spikes` are none of a run" OTHER_STATE,
             dir);

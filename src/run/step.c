@@ -91,9 +91,13 @@ static int scale_allows(Run *r)
     }
     if (overflow)
         optimizer_go(&r->opt);
-    r->progress.skipped += overflow;
-    r->progress.unscheduled.iterations += overflow;
-    r->progress.unscheduled.samples += overflow ? config_batch_at(c, r->progress.consumed_samples) : 0;
+    RunProgress *p = &r->progress;
+    int64_t batch = config_batch_at(c, p->consumed_samples);
+    p->skipped += overflow;
+    p->unscheduled.iterations += overflow;
+    if (overflow)
+        p->unscheduled.samples += lr_samples(c, p->iteration + 1, p->consumed_samples + batch) -
+                                  lr_samples(c, p->iteration, p->consumed_samples);
     return !overflow;
 }
 
@@ -101,8 +105,8 @@ static void update(Run *r, Metrics *m)
 {
     const Config *c = r->cfg;
     m->loss_scale = r->opt.loss_scale.scale;
-    int64_t moved = r->progress.batches.moved - r->progress.unscheduled.samples;
-    m->learning_rate = lr_at(c, r->progress.consumed_samples, moved);
+    int64_t consumed = r->progress.consumed_samples, still = r->progress.unscheduled.samples;
+    m->learning_rate = lr_at(c, consumed, lr_samples(c, r->progress.iteration, consumed) - consumed - still);
     modes_check(r->progress.iteration + 1);
     rerun_compare(r);
     sdc_verify(r);

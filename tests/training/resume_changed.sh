@@ -67,6 +67,12 @@ run save=C train_iters=8 global_batch_size=null step_batch_size_schedule='0:1 12
     lr_wsd_decay_style=linear lr_wsd_decay_iters=2
 is "closing decay" "$(column C learning_rate)" "0.01 0.01 0.01 0.01 0.01 0.01 0.01 0.005 "
 
+# and so it has where a run goes over to such a schedule
+wsd='train_iters=8 lr_decay_style=WSD lr_wsd_decay_style=linear lr_wsd_decay_iters=2'
+run save=P $wsd exit_interval=3
+run save=P $wsd load=latest global_batch_size=null step_batch_size_schedule='0:1 192:4'
+is "closing decay after a change" "$(column P learning_rate)" "0.01 0.01 0.01 0.01 0.01 0.01 0.01 0.005 "
+
 # an evaluation reads the same samples throughout a schedule, and as many by `train eval`
 schedule='global_batch_size=null step_batch_size_schedule="0:1 64:3" eval_iters=2 lr_decay_style=constant'
 eval "run save=D train_iters=4 eval_interval=2 $schedule"
