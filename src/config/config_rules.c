@@ -415,6 +415,23 @@ static void rules_steps(Check *k)
          "the evaluations of the run have more than 9e18 tokens; lower eval_iters or raise eval_interval");
 }
 
+/* Checks that WSD's closing decay begins when the warm-up has ended. A warm-up that is a share of the decay
+ * is one of its samples: a schedule of batch sizes decides how many iterations have these. */
+static void rules_closing(Check *k, const int *on, int64_t warmup, int64_t tail, int64_t decay)
+{
+    const Config *c = k->cfg;
+    double share = c->lr_warmup_fraction, before = isnan(share) ? (double)warmup : share * (double)decay;
+    int in_samples = !isnan(share) && ABSENT(train_samples) && !ABSENT(step_batch_size_schedule);
+    RULE(on, tail > decay || (!in_samples && (double)tail + before > (double)decay),
+         "closing decay of %ld after a warm-up of %.17g does not fit into %ld", tail, before, decay);
+    if (!in_samples || tail > decay || !c->batch_steps)
+        return;
+    int64_t begins = config_samples_after(c, decay - tail), all = config_samples_after(c, decay);
+    RULE(on, (double)(all - begins) + share * (double)all > (double)all,
+         "closing decay of %ld begins after %ld samples, within the warm-up, lr_warmup_fraction %g of %ld "
+         "samples; lower one of the two", tail, begins, share, all);
+}
+
 static void rules_rate(Check *k)
 {
     Config *c = k->cfg;
@@ -435,9 +452,8 @@ static void rules_rate(Check *k)
     const int *on_tail = by_samples ? in_samples : in_iters;
     RULE(on, decay != CFG_ABSENT && warmup >= decay,
          "warm-up of %ld is not shorter than the decay of %ld, which includes it", warmup, decay);
-    double before = ABSENT(lr_warmup_fraction) ? (double)warmup : c->lr_warmup_fraction * (double)decay;
-    RULE(on_tail, decay != CFG_ABSENT && wsd && tail != CFG_ABSENT && (double)tail + before > (double)decay,
-         "closing decay of %ld after a warm-up of %.17g does not fit into %ld", tail, before, decay);
+    if (decay != CFG_ABSENT && wsd && tail != CFG_ABSENT)
+        rules_closing(k, on_tail, warmup, tail, decay);
 }
 
 static int recompute_module(const char *s)

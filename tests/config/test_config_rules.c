@@ -287,6 +287,14 @@ static const struct { const char *args; int world; const char *says; int n;
      "closing decay of 6 after a warm-up of 5"},
     {"lr_decay_style=WSD|lr_wsd_decay_iters=6|lr_warmup_fraction=0.5", 1,
      "closing decay of 6 after a warm-up of 5"},
+    {"lr_decay_style=WSD|train_iters=100|lr_wsd_decay_iters=45|lr_warmup_fraction=0.55", 1, NULL},
+    /* with a schedule of batch sizes samples decide: 5 of 10 iterations have 20 of 100, or 80 */
+    {"step_batch_size_schedule='0:4 640:16'|lr_decay_style=WSD|lr_wsd_decay_iters=5|"
+     "lr_warmup_fraction=0.4", 1,
+     "lr_wsd_decay_iters: closing decay of 5 begins after 20 samples, within the warm-up, lr_warmup_fraction "
+     "0.4 of 100 samples"},
+    {"step_batch_size_schedule='0:16 2560:4'|lr_decay_style=WSD|lr_wsd_decay_iters=5|"
+     "lr_warmup_fraction=0.7", 1, NULL},
     {"lr_decay_style=WSD|train_iters=null|train_samples=100|lr_wsd_decay_samples=50", 1, NULL},
     /* recompute */
     {"recompute_granularity=full|recompute_num_layers=1", 1,
