@@ -243,7 +243,7 @@ build/loopback.so: scripts/loopback.c
 
 # every target of fuzzing in one program: files in memory, die() caught
 FUZZ_WRAP := $(foreach f,openat open close fstat stat fstatat access faccessat pread read mmap munmap fopen fclose \
-               open_memstream json_load_file opendir readdir closedir die_at file_replace,-Wl,--wrap=$(f))
+               open_memstream fdopen opendir readdir closedir die_at file_replace,-Wl,--wrap=$(f))
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz*.c)
 FUZZ_OBJ  := $(patsubst tests/fuzz/%.c,$(CPU)/tests/%.o,$(filter-out %libfuzzer.c,$(FUZZ_SRC)))
 $(BUILD)/test_fuzz: $(CPU)/tests/test_fuzz.o $(FUZZ_OBJ) $(HOOKS) $(CUDA_OBJ) $(LIB)

@@ -3,6 +3,7 @@
 #include "source.h"
 #include "convert.h"
 #include "flight.h"
+#include "jsonl.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -139,7 +140,7 @@ const char *source_instead(const char *path)
 char *source_run_id(const char *path)
 {
     char *file = xasprintf("%s/run.json", path);
-    json_t *run = json_load_file(file, 0, NULL);
+    json_t *run = json_of_file(file);
     const char *id = json_string_value(json_object_get(run, "id"));
     char *copy = id ? xstrdup(id) : NULL;
     json_decref(run);

@@ -8,6 +8,7 @@
 #include "tokenizer.h"
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -154,7 +155,8 @@ static void keep_sample(const char *checkpoint, const Tokenizer *tok, const Prom
     json_t *j =
         json_pack("{s:I s:s s:s}", "iteration", (json_int_t)iteration, "prompt", asked, "text", clean);
     char *line = json_dumps(j, JSON_COMPACT);
-    FILE *f = fopen(path, "ae");
+    int fd = file_open_append(AT_FDCWD, path, 0);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "a");
     int ok = f && fprintf(f, "%s\n", line) > 0;
     ok = (!f || !fclose(f)) && ok;
     if (!ok)

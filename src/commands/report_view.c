@@ -2,6 +2,7 @@
 #include "commands.h"
 #include "config_table.h"
 #include "json_number.h"
+#include "jsonl.h"
 #include "plan_times.h"
 #include "split.h"
 #include "start.h"
@@ -41,7 +42,7 @@ static Losses plan_of(const char *run, const char *machine, const Timeline *t)
 static json_t *file_of(const char *run, const char *name)
 {
     char *path = xasprintf("%s/%s", run, name);
-    json_t *j = json_load_file(path, 0, NULL);
+    json_t *j = json_of_file(path);
     free(path);
     return j;
 }

@@ -501,7 +501,7 @@ static void commit(Job *j)
     char why[WHY];
     if (!file_sync_close(j->fd, j->bin_tmp, why))
         give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s" FREE_SPACE, why));
-    int fd = file_create(AT_FDCWD, j->idx_tmp, 0, why);
+    int fd = file_create_anew(AT_FDCWD, j->idx_tmp, why);
     if (fd >= 0 && !write_index(j, fd)) {
         file_errno(why, "%s: cannot write", j->idx_tmp);
         close(fd);
@@ -539,7 +539,7 @@ static void open_output(Job *j)
     j->bin = xasprintf("%s.bin", j->prefix);
     j->idx = xasprintf("%s.idx", j->prefix);
     j->idx_tmp = xasprintf("%s.idx.%d.tmp", j->prefix, pid);
-    j->fd = make_folder(j, why) ? file_create(AT_FDCWD, bin_tmp, 0, why) : -1;
+    j->fd = make_folder(j, why) ? file_create_anew(AT_FDCWD, bin_tmp, why) : -1;
     if (j->fd < 0)
         give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: give -o PREFIX in a folder that is there "
                                                     "and that you may write to", why));

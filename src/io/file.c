@@ -105,6 +105,23 @@ int file_create(int dir, const char *name, int exclusive, char why[WHY])
     return fd;
 }
 
+int file_create_anew(int dir, const char *name, char why[WHY])
+{
+    int fd, tries = 0;
+    do {
+        unlinkat(dir, name, 0);
+        fd = file_create(dir, name, 1, why);
+    } while (fd < 0 && errno == EEXIST && tries++ < 10);
+    return fd;
+}
+
+int file_open_append(int dir, const char *name, int empty)
+{
+    int fd, how = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (empty ? O_TRUNC : 0);
+    AGAIN(fd, openat(dir, name, how, 0666));
+    return fd;
+}
+
 int file_open_dir(int dir, const char *name, int nofollow, char why[WHY])
 {
     int fd;
@@ -249,7 +266,7 @@ char *file_read_text(int dir, const char *name, int nofollow, int64_t limit, int
 int file_replace(int dir, const char *name, const void *p, int64_t n, char why[WHY])
 {
     char *tmp = xasprintf("%s.tmp", name);
-    int r, fd = file_create(dir, tmp, 0, why), ok = fd >= 0;
+    int r, fd = file_create_anew(dir, tmp, why), ok = fd >= 0;
     if (ok && !file_write_at(fd, tmp, p, n, 0, why)) {
         close(fd);
         ok = 0;

@@ -35,6 +35,14 @@ char *file_shipped(const char *name);
  * exclusive is set. Returns the descriptor, or -1. */
 int file_create(int dir, const char *name, int exclusive, char why[WHY]);
 
+/* Creates a file for writing, mode 0666 less the umask, in place of what may lie under the name: a file that
+ * a process has left, a link of somebody else. Returns the descriptor, or -1. */
+int file_create_anew(int dir, const char *name, char why[WHY]);
+
+/* Opens a file of a run directory to append to it, after emptying it if `empty` is set; makes it if need
+ * be. Follows no symbolic link and waits for no reader of a FIFO. Returns the descriptor, or -1 with errno set. */
+int file_open_append(int dir, const char *name, int empty);
+
 /* Opens a folder; if nofollow is set, name's last component must not be a symbolic link. Returns the
  * descriptor, or -1. */
 int file_open_dir(int dir, const char *name, int nofollow, char why[WHY]);

@@ -1,6 +1,8 @@
 /* jsonl -- files of JSON lines: each line parsed, or one string field found without building a tree */
 #define _GNU_SOURCE
 #include "jsonl.h"
+#include "file.h"
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -355,9 +357,22 @@ int jsonl_numbers(const char *line, int64_t bytes, int n, const char *const *key
     return object(&s, number_field, &(Numbers){n, key, value});
 }
 
+json_t *json_of_file(const char *path)
+{
+    char why[WHY];
+    int64_t n;
+    char *text = file_read_text(AT_FDCWD, path, 0, INT64_MAX - 1, &n, why);
+    json_t *j = text ? json_loadb(text, (size_t)n, 0, NULL) : NULL;
+    free(text);
+    return j;
+}
+
 int jsonl_each(const char *path, JsonlEach *each, void *ctx)
 {
-    FILE *f = fopen(path, "re");
+    char why[WHY];
+    int64_t bytes;
+    int fd = file_open(AT_FDCWD, path, 0, &bytes, why);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
     char *line = NULL;
     size_t room = 0;
     ssize_t n;

@@ -4,6 +4,10 @@
 #include <jansson.h>
 #include <stdint.h>
 
+/* Reads a regular file that holds one JSON value. Returns it, or NULL: the file is not there, or holds
+ * none. */
+json_t *json_of_file(const char *path);
+
 /* Calls each(ctx, line) for every line of a file; a line that is no JSON is NULL. Returns the last byte of
  * the file, 0 if it is empty, -1 if it cannot be read. */
 typedef void JsonlEach(void *ctx, const json_t *line);

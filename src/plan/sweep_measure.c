@@ -169,7 +169,7 @@ static void speak(const Sweep *s, const SweepLayout *l)
 void sweep_open(Sweep *s)
 {
     char *path = xasprintf("%s/sweep.jsonl", s->dir);
-    s->rows = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    s->rows = file_open_append(AT_FDCWD, path, 0);
     if (s->rows < 0)
         die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: -o with a folder that you may write to",
             path, strerror(errno));

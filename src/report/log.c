@@ -262,8 +262,7 @@ static void open_files(Log *l, const Config *cfg, const LogStart *s)
     else
         /* the timeline of an earlier run and its plan do not belong in this report */
         unlinkat(l->dir, "trace.json", 0), unlinkat(l->dir, "plan.json", 0);
-    l->fd = openat(l->dir, "metrics.jsonl",
-                   O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resumed ? 0 : O_TRUNC), 0666);
+    l->fd = file_open_append(l->dir, "metrics.jsonl", !resumed);
     if (l->fd < 0)
         die(EXIT_RESOURCE, "log", "cannot open %s/metrics.jsonl: %s; change: make the run directory "
             "writable, or choose another with save", l->run_dir, strerror(errno));

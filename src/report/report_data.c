@@ -88,7 +88,7 @@ static void read_lines(Report *r, const char *dir, const char *name, JsonlEach *
 static json_t *read_object(const char *dir, const char *name)
 {
     char *path = xasprintf("%s/%s", dir, name);
-    json_t *o = json_load_file(path, 0, NULL);
+    json_t *o = json_of_file(path);
     free(path);
     return o;
 }

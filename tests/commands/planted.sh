@@ -1,0 +1,58 @@
+#!/bin/sh
+# tests/commands/planted.sh -- a run directory that somebody else has made: links under the names that are written lead to a
+# file of this user, which keeps its bytes; pipes and links to devices under the names that are read are read by nobody.
+set -u
+work=${WORK:-$(mktemp -d)} bad=0
+. tests/tiny.sh
+"$TRAIN" tokenize README.md -o "$work/corpus" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+tiny "$work/tiny.yaml"
+"$TRAIN" "$work/tiny.yaml" save="$work/made" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+echo precious > "$work/secret"
+fail() { echo "# $1"; tail -n 3 "$work/log"; bad=1; }
+# planted WHAT NAME COMMAND... -- what the command does when NAME of the run directory is a pipe, or a link to WHAT
+planted() {
+    what=$1 name=$2; shift 2
+    rm -rf "$work/run" && cp -r "$work/made" "$work/run" && rm -f "$work/run/$name" || exit 1
+    if [ "$what" = pipe ]; then mkfifo "$work/run/$name"; else ln -s "$what" "$work/run/$name"; fi
+    (ulimit -v 8000000; exec timeout -k 5 60 "$@" > "$work/log" 2>&1)
+    rc=$?
+    [ $rc -lt 124 ] && ! grep -q '^error\[memory\]' "$work/log" || fail "$name -> $what: $*: code $rc"
+    [ "$(cat "$work/secret")" = precious ] || fail "$name -> $what: $*: has overwritten the file behind the link"
+    echo precious > "$work/secret"
+}
+again="$TRAIN $work/tiny.yaml save=$work/run load=latest train_iters=3"
+for name in report.html.tmp run.json.tmp config.yaml.tmp checkpoints/latest.tmp metrics.jsonl.tmp metrics.jsonl; do
+    # shellcheck disable=SC2086
+    planted "$work/secret" $name $again
+done
+planted "$work/secret" report.html.tmp "$TRAIN" report "$work/run"
+planted "$work/secret" samples.jsonl "$TRAIN" generate load="$work/run" --tokens 2
+for name in run.json trace.json plan.json metrics.jsonl samples.jsonl restarts.jsonl config.yaml; do
+    for what in pipe /dev/zero; do
+        planted $what $name "$TRAIN" report "$work/run"
+        planted $what $name "$TRAIN" inspect "$work/run"
+        planted $what $name "$TRAIN" generate load="$work/run" --tokens 2
+        # shellcheck disable=SC2086
+        planted $what $name $again
+    done
+done
+planted pipe metrics.jsonl "$TRAIN" "$work/tiny.yaml" save="$work/run" overwrite=true
+planted pipe sweep.jsonl "$TRAIN" sweep "$work/tiny.yaml" --world 1 --measure 1 -o "$work/run"
+
+# what the launcher writes after a death
+for name in .flight.new restarts.jsonl; do
+    rm -rf "$work/run" && cp -r "$work/made" "$work/run" && ln -s "$work/secret" "$work/run/$name" || exit 1
+    : > "$work/log"
+    scripts/launch -n 2 --restarts 0 "$work/tiny.yaml" save="$work/run" load=latest train_iters=1000000 log_interval=1000 > "$work/log" 2>&1 &
+    job=$!
+    until grep -q '^corpus:' "$work/log" || ! kill -0 $job; do sleep 0.05; done
+    for pid in $(grep -lsF "save=$work/run" /proc/[0-9]*/cmdline | sed 's,/proc/,,; s,/cmdline,,'); do
+        [ "$(cat "/proc/$pid/comm" 2> /dev/null)" != train ] || { kill -KILL "$pid"; break; }
+    done
+    wait $job
+    rc=$?
+    [ $rc = 7 ] || fail "a rank was killed: code $rc"
+    [ "$(cat "$work/secret")" = precious ] || fail "$name: the launcher has overwritten the file behind the link"
+    echo precious > "$work/secret"
+done
+[ $bad = 0 ]
