@@ -22,13 +22,20 @@ const char *memory_folder(void)
     return pretended && *pretended ? textf("%s/host.%d", made, comm_mpi_host()) : made;
 }
 
-int memory_make(char why[WHY])
+/* Whether the folder `made` is one that only this user may enter: on another host than the launcher's,
+ * another user may have made it first. */
+static int is_private(const char *made)
 {
     struct stat st;
+    return !lstat(made, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & 077);
+}
+
+int memory_make(char why[WHY])
+{
     const char *made = getenv("GRIDIRON_MEMORY");
     if (mkdir(made, 0700) < 0 && errno != EEXIST)
         return file_errno(why, "cannot make %s", made);
-    if (lstat(made, &st) < 0 || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 077)
+    if (!is_private(made))
         return file_why(why, "%s is not a folder of this user alone", made);
     return 1;
 }
@@ -49,7 +56,8 @@ int memory_holds(const char *dir)
 static char **copies_here(int *n)
 {
     *n = 0;
-    return memory_folder() ? source_list(memory_folder(), n) : xcalloc(1, sizeof(char *));
+    return memory_folder() && is_private(getenv("GRIDIRON_MEMORY")) ? source_list(memory_folder(), n)
+                                                                    : xcalloc(1, sizeof(char *));
 }
 
 int memory_list(int64_t iteration[MEMORY_LISTED], Comm *all)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # tests/commands/planted.sh -- a run directory that somebody else has made: links under the names that are written lead to a
-# file of this user, which keeps its bytes; pipes and links to devices under the names that are read are read by nobody.
+# file of this user, which keeps its bytes; pipes and links to devices under the names that are read are read by nobody;
+# copies in a folder that others may enter are not loaded.
 set -u
 work=${WORK:-$(mktemp -d)} bad=0
 . tests/tiny.sh
@@ -38,6 +39,16 @@ for name in run.json trace.json plan.json metrics.jsonl samples.jsonl restarts.j
 done
 planted pipe metrics.jsonl "$TRAIN" "$work/tiny.yaml" save="$work/run" overwrite=true
 planted pipe sweep.jsonl "$TRAIN" sweep "$work/tiny.yaml" --world 1 --measure 1 -o "$work/run"
+
+# a folder of copies in memory that is not this user's alone, where another host has one: no copy in it is loaded
+rm -rf "$work/run" && cp -r "$work/made" "$work/run" && mkdir -m 755 "$work/shm" "$work/shm/checkpoints" || exit 1
+cp -r "$work/run" "$work/other" &&      # the same run, as whoever may read it could continue it
+    "$TRAIN" "$work/tiny.yaml" save="$work/other" load=latest train_iters=3 > "$work/log" 2>&1 &&
+    cp -r "$work/other/checkpoints/iter_0000003" "$work/shm/checkpoints" || exit 1
+GRIDIRON_SUPERVISED=1 GRIDIRON_MEMORY="$work/shm" timeout 60 "$TRAIN" "$work/tiny.yaml" save="$work/run" load=latest \
+    train_iters=5 > "$work/log" 2>&1
+rc=$?
+[ $rc = 0 ] && grep -q '^loaded .*resuming after iteration 2$' "$work/log" || fail "copies of another user: code $rc"
 
 # what the launcher writes after a death
 for name in .flight.new restarts.jsonl; do
