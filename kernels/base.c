@@ -45,12 +45,15 @@ static _Noreturn void leave(int code)
     _exit(code);
 }
 
-/* Replaces control characters, which names and files may have, so that a message is one line. */
-static void one_line(char *text)
+void text_plain(char *text, size_t n, const char *kept)
 {
-    for (; *text; text++)
-        if ((unsigned char)*text < ' ' || *text == 127)
-            *text = '?';
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if ((c < ' ' || c == 127) && !(c && strchr(kept, c)))
+            text[i] = '?';
+        else if (c == 0xc2 && i + 1 < n && ((unsigned char)text[i + 1] & 0xe0) == 0x80)
+            text[i] = text[i + 1] = '?';           /* U+0080 to U+009F */
+    }
 }
 
 /* Writes a message into text [size]. One that is too long keeps its beginning and its end, which says what to
@@ -71,7 +74,7 @@ static void message(char *text, size_t size, const char *fmt, va_list ap)
         munmap(all, whole);
     }
     va_end(again);
-    one_line(text);
+    text_plain(text, strlen(text), "");            /* a message is one line */
 }
 
 _Noreturn void die_at(const char *file, int line, int code, const char *id, const char *fmt, ...)

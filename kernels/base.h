@@ -58,6 +58,10 @@ void message_hook(void (*before)(void *ctx), void *ctx);
 /* A non-fatal notice on standard error, `warning: ...`. */
 void warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
+/* Replaces control characters in text [n], ASCII's and Unicode's, other than those of `kept`, by '?'. Names
+ * and files of others may have some, and a terminal obeys them. */
+void text_plain(char *text, size_t n, const char *kept);
+
 typedef struct {
     const char *name;
     char *base;                /* start of the memory; NULL: the arena only counts */

@@ -41,12 +41,7 @@ typedef struct {
 /* ---- reading ---- */
 
 /* Makes a text of a record one line of printable characters. */
-static void plain(char *text)
-{
-    for (; *text; text++)
-        if ((unsigned char)*text < 32 || *text == 127)
-            *text = '?';
-}
+static void plain(char *text) { text_plain(text, strlen(text), ""); }
 
 /* Notes a file that is no whole record. */
 static void lose(View *v, int code, const char *why)

@@ -114,6 +114,8 @@ static void print_sample(const Tokenizer *tok, const Prompt *prompt, const int32
         free(clean);
         free(asked);
     } else {
+        if (isatty(STDOUT_FILENO))     /* weights of somebody else may say anything */
+            text_plain(text, bytes, "\n\t");
         fwrite(prompt->text, 1, prompt->bytes, stdout);
         fwrite(text, 1, bytes, stdout);
     }

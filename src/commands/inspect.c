@@ -7,6 +7,7 @@
 #include "convert.h"
 #include "corpus.h"
 #include "huggingface.h"
+#include "json_number.h"
 #include "source.h"
 #include <dirent.h>
 #include <errno.h>
@@ -34,13 +35,13 @@ static int has(const char *dir, const char *name)
 /* Starts the report of any kind: kind and path. verdict adds whole and why at its end. */
 static json_t *report(const char *kind, const char *path)
 {
-    return json_pack("{s:s, s:s}", "kind", kind, "path", path);
+    return json_pack("{s:s, s:o}", "kind", kind, "path", json_text(path));
 }
 
 static json_t *verdict(json_t *o, int whole, const char *why)
 {
     json_object_set_new(o, "whole", json_boolean(whole));
-    json_object_set_new(o, "why", whole ? json_null() : json_string(why));
+    json_object_set_new(o, "why", whole ? json_null() : json_text(why));
     return o;
 }
 
@@ -191,7 +192,7 @@ static json_t *run_directory(const char *path)
         int64_t it;
         char *sub = xasprintf("%s/%s", folder, e->d_name);
         if (!strncmp(e->d_name, "iter_", 5) && (!source_iteration(e->d_name, &it) || !has(sub, MANIFEST)))
-            json_array_append_new(left, json_string(e->d_name));
+            json_array_append_new(left, json_text(e->d_name));
         free(sub);
     }
     if (d)
@@ -347,6 +348,15 @@ static json_t *inspect(const char *path)
     return NULL;
 }
 
+/* Prints a text that somebody else may have written. */
+static void put_text(FILE *f, const char *text)
+{
+    char *plain = xstrdup(text);
+    text_plain(plain, strlen(plain), "");
+    fputs(plain, f);
+    free(plain);
+}
+
 /* Prints a value within a line: a list as [61, 20], an object as its values one after the other. */
 static void put(FILE *f, const json_t *v)
 {
@@ -354,7 +364,7 @@ static void put(FILE *f, const json_t *v)
     json_t *e;
     size_t i;
     if (json_is_string(v))
-        fputs(json_string_value(v), f);
+        put_text(f, json_string_value(v));
     else if (json_is_integer(v))
         fprintf(f, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
     else if (json_is_boolean(v))
@@ -381,7 +391,9 @@ static void show(FILE *f, const json_t *o, int indent)
     const char *key, *k, *gap;
     json_t *v, *e;
     size_t i;
-    fprintf(f, "%*s%s\n", indent, "", json_string_value(json_object_get(o, "path")));
+    fprintf(f, "%*s", indent, "");
+    put_text(f, json_string_value(json_object_get(o, "path")));
+    fputc('\n', f);
     indent += 2;
     json_object_foreach((json_t *)o, key, v) {
         int empty = json_is_null(v) || (json_is_array(v) && !json_array_size(v));
@@ -396,7 +408,9 @@ static void show(FILE *f, const json_t *o, int indent)
         gap = "";
         if (json_is_object(v)) {
             json_object_foreach(v, k, e) {
-                fprintf(f, "%s%s ", gap, k);
+                fputs(gap, f);
+                put_text(f, k);
+                fputc(' ', f);
                 put(f, e);
                 gap = ", ";
             }
@@ -409,8 +423,10 @@ static void show(FILE *f, const json_t *o, int indent)
         } else {
             put(f, v);
         }
-        if (!strcmp(key, "whole") && json_is_false(v))
-            fprintf(f, ": %s", json_string_value(json_object_get(o, "why")));
+        if (!strcmp(key, "whole") && json_is_false(v)) {
+            fputs(": ", f);
+            put_text(f, json_string_value(json_object_get(o, "why")));
+        }
         fputc('\n', f);
     }
 }

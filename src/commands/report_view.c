@@ -77,7 +77,7 @@ static void print_json(const char *run, const Losses *measured, const Losses *pl
 {
     const Losses *both[] = {measured, planned};
     static const char *const name[] = {"measured", "planned"};
-    json_t *j = json_pack("{s:s s:o s:o s:{} s:{}}", "run", run, "iteration",
+    json_t *j = json_pack("{s:o s:o s:o s:{} s:{}}", "run", json_text(run), "iteration",
                           measured ? json_integer(measured->iteration) : json_null(), "rank",
                           measured ? json_integer(measured->rank) : json_null(), "step_ms", "losses_percent");
     for (int i = 0; i < 2; i++) {

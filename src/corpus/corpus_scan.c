@@ -4,6 +4,7 @@
 #include "base.h"
 #include "json_number.h"
 #include <stdlib.h>
+#include <string.h>
 #include <xxhash.h>
 
 #define CHUNK 32768   /* tokens a read: 128 KiB, which fit the second-level cache */
@@ -86,7 +87,7 @@ static json_t *describe(const char *spec, const Corpus *c, const TokenRange *ran
 {
     json_t *o = json_object();
     json_object_set_new(o, "kind", json_string("corpus"));
-    json_object_set_new(o, "path", json_string(spec));
+    json_object_set_new(o, "path", json_text(spec));
     if (c) {
         json_object_set_new(o, "format", json_string(c->kind));
         json_object_set_new(o, "files", json_integer(c->files));
@@ -101,7 +102,7 @@ static json_t *describe(const char *spec, const Corpus *c, const TokenRange *ran
         }
     }
     json_object_set_new(o, "whole", json_boolean(!why));
-    json_object_set_new(o, "why", why ? json_string(why) : json_null());
+    json_object_set_new(o, "why", why ? json_text(why) : json_null());
     return o;
 }
 
@@ -115,7 +116,12 @@ int corpus_inspect(const char *spec, FILE *out, int json)
     if (json) {
         json_print(out, describe(spec, c, &range, whole ? NULL : why), JSON_INDENT(2));
     } else {
-        fprintf(out, "%s\n  kind        corpus%s%s\n", spec, c ? ", " : "", c ? c->kind : "");
+        char *name = xstrdup(spec);
+        text_plain(name, strlen(name), "");
+        if (!whole)
+            text_plain(why, strlen(why), "");
+        fprintf(out, "%s\n  kind        corpus%s%s\n", name, c ? ", " : "", c ? c->kind : "");
+        free(name);
         if (c) {
             fprintf(out, "  documents   %ld%s\n  tokens      %ld of %s in %d file%s\n", c->documents,
                     c->sequences ? "" : " (one a file)", c->tokens, corpus_type_name(c->file[0].type),

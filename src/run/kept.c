@@ -117,6 +117,7 @@ static int take(Kept *k, const json_t *o, int64_t seq)
                 .norm = number_of(o, "grad_norm"),
                 .limits = {number_of(o, "loss_limit"), number_of(o, "grad_norm_limit"), 0}};
     snprintf(k->event, sizeof k->event, "%s", event);
+    text_plain(k->event, strlen(k->event), "");
     k->tokens = xcalloc((size_t)(samples * (seq + 1)), sizeof *k->tokens);
     for (int64_t s = 0; s < samples; s++)
         if (!copy_row(k->tokens + s * (seq + 1), json_array_get(tokens, (size_t)s), seq + 1)) {

@@ -1,7 +1,7 @@
 #!/bin/sh
 # tests/commands/planted.sh -- a run directory that somebody else has made: links under the names that are written lead to a
 # file of this user, which keeps its bytes; pipes and links to devices under the names that are read are read by nobody;
-# copies in a folder that others may enter are not loaded.
+# copies in a folder that others may enter are not loaded; control characters reach no terminal.
 set -u
 work=${WORK:-$(mktemp -d)} bad=0
 . tests/tiny.sh
@@ -39,6 +39,19 @@ for name in run.json trace.json plan.json metrics.jsonl samples.jsonl restarts.j
 done
 planted pipe metrics.jsonl "$TRAIN" "$work/tiny.yaml" save="$work/run" overwrite=true
 planted pipe sweep.jsonl "$TRAIN" sweep "$work/tiny.yaml" --world 1 --measure 1 -o "$work/run"
+
+# what a terminal obeys, in names and texts; a name that is not UTF-8 is a name
+for name in "$(printf 'a\033[31m')" "$(printf 'a\377')" "$(printf 'a\302\233b')"; do
+    mkdir "$work/odd" && cp -r "$work/made" "$work/odd/$name" || exit 1
+    sed -i 's/"id": *"/&\\u001b[31m/' "$work/odd/$name/run.json"
+    "$TRAIN" inspect "$work/odd/$name" > "$work/log" 2>&1
+    ! LC_ALL=C grep -q "$(printf '\033\\|\302\233')" "$work/log" || fail "inspect prints control characters"
+    "$TRAIN" inspect --json "$work/odd/$name" > "$work/log" 2>&1
+    grep -q '"kind": "run"' "$work/log" && grep -q '"path"' "$work/log" || fail "inspect --json does not know the run"
+    "$TRAIN" report --json "$work/odd/$name" > "$work/log" 2>&1
+    grep -q '"run"' "$work/log" || fail "report --json prints no object"
+    rm -r "$work/odd"
+done
 
 # a folder of copies in memory that is not this user's alone, where another host has one: no copy in it is loaded
 rm -rf "$work/run" && cp -r "$work/made" "$work/run" && mkdir -m 755 "$work/shm" "$work/shm/checkpoints" || exit 1

@@ -46,7 +46,7 @@ static void full_take(void)
     arena_open(&a, "full", 64);
     arena_take(&a, 65);
 }
-static void die_here(void) { die(EXIT_DATA, "test", "%s = %d; change: nothing", "a\nb\033[1m", 7); }
+static void die_here(void) { die(EXIT_DATA, "test", "%s = %d; change: nothing", "a\nb\033[1m\302\2332m\303\251", 7); }
 
 /* A path, or a list, can be longer than the line that is written. */
 static void die_at_length(void)
@@ -131,7 +131,7 @@ static void endings(void)
     CHECK(rc == EXIT_BUG, "%d %s", rc, text);
     rc = ends_with(die_here, text, sizeof text);
     CHECK(rc == EXIT_DATA && !strncmp(text, "error[test] ", 12), "%d %s", rc, text);
-    CHECK(!strcmp(text + 12, "a?b?[1m = 7; change: nothing\n"), "not one line: %s", text);
+    CHECK(!strcmp(text + 12, "a?b?[1m??2m\303\251 = 7; change: nothing\n"), "not one line: %s", text);
     rc = ends_with(die_without_memory, text, sizeof text);
     CHECK(rc == EXIT_RESOURCE && !strncmp(text, "error[memory] [rank 3] ", 23), "%d %s", rc, text);
 }
