@@ -211,6 +211,11 @@ for line in 'localhost slots=x' 'localhost slots=-4' 'localhost slot=4' 'localho
     printf '# two\n%s\n' "$line" > "$work/hosts"
     refused 2 "usage\] $work/hosts, line 2: ${line##* } is not slots=N" scripts/launch -n 2 --hosts "$work/hosts" "$work/tiny.yaml"
 done
+for name in "-oProxyCommand=touch\${IFS}$work/made" 'local*' "\$(id)"; do        # ssh would run the first; the shell lists files
+    printf '%s slots=2\n' "$name" > "$work/hosts"
+    refused 2 "usage\] $work/hosts, line 1: .* is not the name of a host" scripts/launch -n 2 --hosts "$work/hosts" "$work/tiny.yaml"
+done
+[ ! -e "$work/made" ] || { echo "# a list of hosts has run a command"; bad=1; }
 printf 'localhost slots=2\nlocalhost slots=2\n' > "$work/hosts"
 refused 2 "usage\] $work/hosts, line 2 names localhost again" scripts/launch -n 2 --hosts "$work/hosts" --restarts 2 "$work/tiny.yaml"
 GRIDIRON_START_SECONDS=x refused 2 'environment\] GRIDIRON_START_SECONDS=x' scripts/launch -n 2 "$work/tiny.yaml"
