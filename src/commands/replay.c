@@ -62,6 +62,14 @@ static int began_elsewhere(const char *load, const char *dir)
            (a.st_dev != b.st_dev || a.st_ino != b.st_ino);
 }
 
+/* Dies unless the kept step may begin at sample `starts`. Collective. */
+static void same_place(const Replay *p, Run *r, int may, int64_t starts)
+{
+    all_ok(&r->grid.all, may, EXIT_CONFIG, "replay",
+           "%s: iteration %lld starts at sample %lld, and the kept one did at %lld; change: the batch sizes "
+           "of the run", p->dir, (long long)p->kept.iteration, (long long)starts, (long long)p->kept.first);
+}
+
 /* Opens the run as it was before the kept step. Collective. */
 static void go_there(Replay *p, Run *r, const Config *cfg)
 {
@@ -72,6 +80,9 @@ static void go_there(Replay *p, Run *r, const Config *cfg)
     else if (began_elsewhere(cfg->load, p->dir))
         free(run_load(r, cfg->load));
     int64_t left = run_iterations(r) - at->iteration, kept = p->kept.first + p->kept.samples;
+    int64_t before = p->kept.iteration - 1 - at->iteration;
+    int64_t starts = config_samples_from(cfg, at->consumed_samples, before > 0 ? before : 0);
+    same_place(p, r, starts <= p->kept.first, starts);         /* a rewind leaves samples out */
     int64_t all = left > 0 ? config_samples_wanted(cfg, at->consumed_samples, left) : 0;
     /* the run may have been made shorter since the step was kept */
     r->loader = start_loader(cfg, r, SPLIT_TRAIN, all > kept ? all : kept);
@@ -85,10 +96,7 @@ static void go_there(Replay *p, Run *r, const Config *cfg)
         if (r->spikes.now.iteration && cfg->on_spike == ON_SPIKE_REWIND)
             run_rewind(r, &(LoadFrom){.path = p->from});
     }
-    all_ok(&r->grid.all, at->consumed_samples == p->kept.first, EXIT_CONFIG, "replay",
-           "%s: iteration %lld starts at sample %lld, and the kept one did at %lld; change: the batch sizes "
-           "of the run", p->dir, (long long)p->kept.iteration, (long long)at->consumed_samples,
-           (long long)p->kept.first);
+    same_place(p, r, at->consumed_samples == p->kept.first, at->consumed_samples);
 }
 
 /* ---- the step ---- */

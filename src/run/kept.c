@@ -110,7 +110,8 @@ static int take(Kept *k, const json_t *o, int64_t seq)
     json_t *tokens;
     if (!o || json_unpack((json_t *)o, "{s:s s:I s:I s:I s:o}", "event", &event, "iteration", &iteration,
                           "first_sample", &first, "samples", &samples, "tokens", &tokens) ||
-        strlen(event) >= sizeof k->event || iteration < 1 || first < 0 || samples < 1 ||
+        strlen(event) >= sizeof k->event || iteration < 1 || iteration > 1000000000 || first < 0 ||
+        first > INT64_MAX / 4 || samples < 1 ||
         !json_is_array(tokens) || json_array_size(tokens) != (size_t)samples)
         return 0;
     *k = (Kept){.iteration = iteration, .first = first, .samples = samples, .loss = number_of(o, "loss"),

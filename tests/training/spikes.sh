@@ -206,6 +206,14 @@ run 1 0 replay "$work/skip" --iteration "$at" --json train_iters=3 "data_path=[1
 said again true corpus_changed true
 run 1 2 replay "$work/skip" --iteration "$at" global_batch_size=4 train_iters=3
 grep -q 'error\[replay\] .*starts at sample .*change: the batch sizes' "$work/log" || bad "other batch sizes"
+# numbers that no run has written
+kept=$(printf 'iter_%07d.json' "$at")
+for forged in 's/"iteration": [0-9]*/"iteration": 900000000/' 's/"iteration": [0-9]*/"iteration": 9000000000000000000/' \
+    's/"first_sample": [0-9]*/"first_sample": 9223372036854775807/'; do
+    rm -rf "$work/forged" && cp -r "$work/skip" "$work/forged" && sed -i "$forged" "$work/forged/replay/$kept"
+    run 1 2 replay "$work/forged" --iteration "$at" train_iters=3
+    grep -q 'error\[replay\] .*; change: ' "$work/log" || bad "forged: $forged"
+done
 
 # ---- a step that is not finite, on one rank and on four
 for n in 1 4; do
