@@ -46,7 +46,10 @@ static void full_take(void)
     arena_open(&a, "full", 64);
     arena_take(&a, 65);
 }
-static void die_here(void) { die(EXIT_DATA, "test", "%s = %d; change: nothing", "a\nb\033[1m\302\2332m\303\251", 7); }
+static void die_here(void)
+{
+    die(EXIT_DATA, "test", "%s = %d; change: nothing", "a\nb\033[1m\302\2332m\303\251", 7);
+}
 
 /* A path, or a list, can be longer than the line that is written. */
 static void die_at_length(void)
