@@ -22,6 +22,8 @@
 #define IDLES(IDLE)                                                                                          \
     IDLE(rotary_base, position_embedding_type, !ROPE)                                                        \
     IDLE(rotary_percent, position_embedding_type, !ROPE)                                                     \
+    IDLE(reset_position_ids, position_embedding_type,                                                        \
+         c->position_embedding_type == POSITION_EMBEDDING_TYPE_NONE)                                         \
     IDLE(min_lr, lr_decay_style, c->lr_decay_style == LR_DECAY_STYLE_CONSTANT)                               \
     IDLE(lr_wsd_decay_style, lr_decay_style, c->lr_decay_style != LR_DECAY_STYLE_WSD)                        \
     IDLE(lr_warmup_init, lr_warmup_iters, !WARMS_UP)                                                         \
@@ -33,6 +35,7 @@
     IDLE(microbatch_group_size_per_vp_stage, pipeline_schedule,                                              \
          c->pipeline_model_parallel_size > 1 && c->pipeline_schedule != PIPELINE_SCHEDULE_INTERLEAVED &&     \
              c->microbatch_group_size_per_vp_stage != c->pipeline_model_parallel_size)                       \
+    IDLE(grad_reduce_in_bf16, main_grads_dtype, c->main_grads_dtype == MAIN_GRADS_DTYPE_BF16)                \
     IDLE(fp8_recipe, fp8, !FP8)                                                                              \
     IDLE(fp8_amax_history_len, fp8, !FP8)                                                                    \
     IDLE(fp8_amax_compute_algo, fp8, !FP8)                                                                   \

@@ -38,6 +38,8 @@ idle() {
 
 idle 1 'beside position_embedding_type learned_absolute' '' rotary_base=500 rotary_percent=0.5
 idle 1 'beside lr_decay_style constant' lr_decay_style=constant min_lr=1e-3 lr_wsd_decay_style=linear
+idle 1 'beside position_embedding_type none' position_embedding_type=none reset_position_ids=true
+idle 2 'beside main_grads_dtype bf16' 'params_dtype=bf16 main_grads_dtype=bf16' grad_reduce_in_bf16=true
 idle 1 'beside lr_decay_style cosine' lr_decay_style=cosine lr_wsd_decay_style=linear
 idle 1 'beside lr_warmup_iters 0' '' lr_warmup_init=1e-3
 idle 1 'beside optimizer sgd' optimizer=sgd adam_beta1=0.5 adam_beta2=0.5 adam_eps=1e-3 lars_trust_coefficient=0.5
