@@ -75,21 +75,24 @@ static int is_setting(const char *v)
 
 const char *cli_next(Args *a, const char *what)
 {
-    int settings = 0;
+    const char *setting = NULL;
     for (int i = 0; i < a->n; i++) {
         if (is_flag(a->v[i]))
             refuse_flags(a);
         if (is_setting(a->v[i])) {
-            settings++;
+            setting = setting ? setting : a->v[i];
             continue;
         }
         const char *value = a->v[i];
         args_drop(a, i, 1);
         return value;
     }
-    if (settings)
-        die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: CONFIG.yaml comes first, then key=value "
-            "(`train help %s`)", a->command, what, a->command);
+    if (setting && commands_find(a->command)->keys)
+        die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: %s comes first, then key=value "
+            "(`train help %s`)", a->command, what, strncmp(what, "CONFIG", 6) ? what : "CONFIG.yaml", a->command);
+    if (setting)
+        die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: write %s alone instead of %s "
+            "(`train help %s`)", a->command, what, strchr(setting, '=') + 1, setting, a->command);
     die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: see `train help %s`", a->command, what,
         a->command);
 }

@@ -219,11 +219,24 @@ static Prompt read_prompt(const Tokenizer *tok, const char *text, const char *id
     return p;
 }
 
+/* The number of tokens to make: as --tokens says, absent (NAN) 256 or what the positions leave. Dies if the model
+ * has too few positions. */
+static int64_t count_of(double asked, const Prompt *p, int64_t positions)
+{
+    int64_t room = positions - p->n, count = isnan(asked) ? room < 256 ? room : 256 : (int64_t)asked;
+    count = count > 0 ? count : 1;
+    if (count > room)
+        die(EXIT_CONFIG, "generate-length", "a prompt of %ld tokens and %ld to continue it make more than the "
+            "%ld positions of the model; change: %sa shorter prompt", p->n, count, positions,
+            room > 0 ? xasprintf("--tokens %ld or ", room) : "");
+    return count;
+}
+
 int command_generate(int argc, char **argv)
 {
     Args a = cli_open("generate", argc, argv);
     const char *text = args_value(&a, "--prompt"), *ids = args_value(&a, "--prompt-ids");
-    int64_t count = (int64_t)args_number(&a, "--tokens");
+    double asked = args_number(&a, "--tokens");
     Sampling s = {.temperature = args_number(&a, "--temperature"),
                   .top_k = (int64_t)args_number(&a, "--top-k"), .top_p = args_number(&a, "--top-p")};
     double seed = args_number(&a, "--seed");
@@ -234,11 +247,7 @@ int command_generate(int argc, char **argv)
     s.seed = isnan(seed) ? (uint64_t)cfg->seed : (uint64_t)seed;
     const Tokenizer *tok = tokenizer_open(cfg);
     Prompt p = read_prompt(tok, text, ids);
-    if (p.n + count > cfg->max_position_embeddings)
-        die(EXIT_CONFIG, "generate-length", "a prompt of %ld tokens and --tokens %ld make more than the %ld "
-            "positions of the model; change: %sa shorter prompt", p.n, count, cfg->max_position_embeddings,
-            p.n < cfg->max_position_embeddings
-                ? xasprintf("--tokens %ld or ", cfg->max_position_embeddings - p.n) : "");
+    int64_t count = count_of(asked, &p, cfg->max_position_embeddings);
     Run r;
     run_open(&r, cfg, RUN_FORWARD, p.n + count, NULL);
     char *found = run_load(&r, cfg->load);

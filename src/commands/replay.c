@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* What a batch, or one of its microbatches, does at the state before the step. */
 typedef struct {
@@ -218,6 +219,9 @@ int command_replay(int argc, char **argv)
     p.dir = cli_next(&a, "RUN");
     cli_end(&a);
     char *path = xasprintf("%s/config.yaml", p.dir);
+    if (access(path, R_OK))
+        die(EXIT_CONFIG, "usage", "train replay: %s is no run directory: it has no config.yaml; "
+            "change: give the directory that `save` names, or runs/NAME", p.dir);
     a.v = xrealloc(a.v, (size_t)(a.n + 3) * sizeof *a.v);
     a.v[a.n++] = "finetune=false";             /* a checkpoint of the run is its whole state */
     a.v[a.n++] = "memory_save_interval=null";  /* a replay keeps no copies, and needs no folder for them */

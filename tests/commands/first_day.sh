@@ -175,6 +175,17 @@ says 2 "leave it out" inspect corpus --lr 3
 ! grep -q 'lr=3' out || { echo "inspect takes lr=3"; bad=$((bad + 1)); }
 says 2 'no such file' inspect nowhere --json
 says 4 'nowhere' export nowhere -o x
+# a run directory is named alone, and is none where it holds no run
+for command in report flight inspect; do
+    says 2 "train $command: .*; change: write folder alone " $command load=folder
+done
+says 2 "train export: .*; change: write folder alone " export load=folder -o x
+says 2 'RUN comes first, then key=value' replay load=folder
+says 2 'CONFIG.yaml comes first' plan load=folder
+for wrong in nowhere c.yaml folder; do
+    says 2 "train replay: $wrong is no run directory" replay $wrong
+    says 2 "train report: $wrong is no run directory" report $wrong
+done
 says 2 "lr: duplicate; first at line" twice.yaml
 says 2 'built without CUDA|fused' c.yaml device=cuda attention_backend=fused
 
@@ -220,6 +231,10 @@ says 0 '33 tensors' dump c.yaml -o grads.safetensors params_dtype=fp16
 ! grep -q warning out || { echo "dump warns of finite gradients"; bad=$((bad + 1)); }
 says 2 'change: fp8=none' experts c.yaml num_moe_experts=4 params_dtype=bf16 fp8=hybrid
 says 2 'change: a shorter prompt' generate c.yaml load=off --prompt "$(head -n 3 text.jsonl)" --tokens 5
+says 2 'change: a shorter prompt' generate off --prompt "$(head -n 3 text.jsonl)"
+says 2 'change: --tokens 13 or a shorter prompt' generate off --prompt abc --tokens 14
+# without --tokens as many as the positions leave
+says 0 '"tokens":\[([0-9]+,){1,12}[0-9]+\]' generate off --prompt abc --temperature 0 --json
 # a text goes on behind a byte 0, which JSON has as U+FFFD, and so do the run's samples
 for i in 1 2 3 4 5 6 7 8 9 10; do printf a; head -c 30 /dev/zero; done > zeros.txt
 "$TRAIN" tokenize zeros.txt -o zeros > tokenized 2>&1 || { cat tokenized; exit 1; }
