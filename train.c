@@ -299,12 +299,12 @@ static void tell_saved(Training *t)
 /* A signal ends the run, which saves first if the kill comes no sooner than the save ends. */
 static int stopped(Training *t, int saves, int *wants_save)
 {
+    const char *stands = t->saved < 0 ? "" : "; the last checkpoint stands";
     *wants_save = saves && save_time_fits(t->saved_after, t->grace);
     t->why = *wants_save ? "stopped by a signal with a checkpoint"
              : saves     ? textf("stopped by a signal without a save, which would have ended %.3g s after "
-                                 "it (sigterm_grace: %g s)%s", t->saved_after, t->grace,
-                                 t->saved < 0 ? "" : "; the last checkpoint stands")
-                         : "stopped by a signal; the last checkpoint stands";
+                                 "it (sigterm_grace: %g s)%s", t->saved_after, t->grace, stands)
+                         : textf("stopped by a signal%s", stands);
     return *wants_save ? EXIT_REQUEUE : 128 + t->stop_asked;
 }
 
@@ -562,7 +562,7 @@ static void say_end(const Training *t, int report, const char *interval)
     printf("%s: iteration %ld of %ld is done\n", t->why, i, t->total);
     if (t->saved < 0)
         printf("saved   nothing%s\n",
-               t->cfg->save_at_end ? "" : ": neither save_interval nor save_at_end asked for it");
+               t->cfg->save_at_end ? "" : ": save_at_end is false, and there is no save of save_interval");
     else
         printf("saved   %s/checkpoints/iter_%07ld%s\n", t->dir.path, t->saved,
                t->saved < i ? "; what came after it is not saved" : "");
