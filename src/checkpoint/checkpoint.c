@@ -1,6 +1,7 @@
 /* checkpoint -- pieces of the parameter table, and loading: choice of a checkpoint, its model, its
  * boxes */
 #include "checkpoint.h"
+#include "config_table.h"
 #include "half.h"
 #include "memory_copies.h"
 #include "source.h"
@@ -153,27 +154,6 @@ __attribute__((format(printf, 2, 3))) static void differs(Diff *d, const char *f
     d->entries++;
 }
 
-/* The keys that decide which tensors a model has and what their rows mean. */
-#define KEY(name) {OPT_##name, #name}
-static const struct { int option; const char *name; } shape_keys[] = {
-    KEY(num_layers), KEY(hidden_size), KEY(ffn_hidden_size), KEY(num_attention_heads), KEY(num_query_groups),
-    KEY(kv_channels), KEY(vocab_size), KEY(position_embedding_type), KEY(normalization), KEY(activation),
-    KEY(add_bias_linear), KEY(add_qkv_bias), KEY(qk_layernorm), KEY(untie_embeddings_and_output_weights),
-    KEY(max_position_embeddings), KEY(num_moe_experts), KEY(moe_layer_freq), KEY(moe_ffn_hidden_size),
-    KEY(moe_shared_expert_intermediate_size), KEY(moe_shared_expert_gate),
-};
-#define IS_MOE(key) (!strncmp(key, "moe_", 4) || !strcmp(key, "num_moe_experts"))
-
-/* Keys that change the function but no shape: a fine-tuning run may change them on purpose. */
-static const struct { int option; const char *name; } function_keys[] = {
-    KEY(rotary_base), KEY(rotary_percent), KEY(norm_epsilon), KEY(window_size), KEY(rope_scaling),
-    KEY(rope_scaling_factor), KEY(rope_original_max_position_embeddings), KEY(rope_low_freq_factor),
-    KEY(rope_high_freq_factor), KEY(rope_attention_factor), KEY(rope_beta_fast), KEY(rope_beta_slow),
-    KEY(rope_truncate), KEY(moe_router_topk), KEY(moe_router_score_function), KEY(moe_router_pre_softmax),
-    KEY(moe_router_topk_scaling_factor), KEY(moe_router_num_groups), KEY(moe_router_group_topk),
-    KEY(moe_router_enable_expert_bias),
-};
-
 static const Config *saved_config(const json_t *state)
 {
     const char *text = json_string_value(json_object_get(state, "config")), *skipped;
@@ -187,17 +167,18 @@ static int upcycles(const Config *cfg, const json_t *state)
     return saved && cfg->num_moe_experts != CFG_ABSENT && saved->num_moe_experts == CFG_ABSENT;
 }
 
+static int of_experts(int option) { return !strcmp(options[option].section, "moe"); }
+
 /* upcycle, bool: experts are compared by their tensors alone. */
 static void compare_keys(Diff *d, const Config *cfg, const json_t *state, int upcycle)
 {
     const Config *saved = saved_config(state);
-    for (size_t i = 0; saved && i < sizeof shape_keys / sizeof *shape_keys; i++) {
-        int key = shape_keys[i].option;
-        if (upcycle && IS_MOE(shape_keys[i].name))
+    for (int i = 0; saved && i < OPTIONS; i++) {
+        if (!config_is_shape(i) || (upcycle && of_experts(i)))
             continue;
-        char *then = config_text(saved, key), *now = config_text(cfg, key);
-        if (saved->given[key] && config_differs(saved, cfg, key))
-            differs(d, "%s is %s there, %s here", shape_keys[i].name, then, now);
+        char *then = config_text(saved, i), *now = config_text(cfg, i);
+        if (saved->given[i] && config_differs(saved, cfg, i))
+            differs(d, "%s is %s there, %s here", options[i].key, then, now);
         free(then);
         free(now);
     }
@@ -208,13 +189,12 @@ static void compare_keys(Diff *d, const Config *cfg, const json_t *state, int up
 static void warn_of_function(const Config *cfg, const json_t *state, const char *dir)
 {
     const Config *saved = saved_config(state);
-    for (size_t i = 0; saved && i < sizeof function_keys / sizeof *function_keys; i++) {
-        int key = function_keys[i].option;
-        if (upcycles(cfg, state) && IS_MOE(function_keys[i].name))
+    for (int i = 0; saved && i < OPTIONS; i++) {
+        if (!config_is_function(i) || (upcycles(cfg, state) && of_experts(i)))
             continue;
-        char *then = config_text(saved, key), *now = config_text(cfg, key);
-        if (saved->given[key] && config_differs(saved, cfg, key))
-            warn("%s: %s was %s for these weights and is %s here", dir, function_keys[i].name, then, now);
+        char *then = config_text(saved, i), *now = config_text(cfg, i);
+        if (saved->given[i] && config_differs(saved, cfg, i))
+            warn("%s: %s was %s for these weights and is %s here", dir, options[i].key, then, now);
         free(then);
         free(now);
     }

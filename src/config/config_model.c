@@ -79,6 +79,28 @@ Change config_compare_resume(const Config *now, const Config *saved, const char 
     return worst;
 }
 
+int config_is_shape(int option)
+{
+    static const int shape[] = {
+        OPT_num_layers, OPT_hidden_size, OPT_ffn_hidden_size, OPT_num_attention_heads, OPT_num_query_groups,
+        OPT_kv_channels, OPT_vocab_size, OPT_position_embedding_type, OPT_normalization, OPT_activation,
+        OPT_add_bias_linear, OPT_add_qkv_bias, OPT_qk_layernorm, OPT_untie_embeddings_and_output_weights,
+        OPT_max_position_embeddings, OPT_num_moe_experts, OPT_moe_layer_freq, OPT_moe_ffn_hidden_size,
+        OPT_moe_shared_expert_intermediate_size, OPT_moe_shared_expert_gate,
+    };
+    int found = 0;
+    for (size_t i = 0; i < sizeof shape / sizeof *shape; i++)
+        found |= shape[i] == option;
+    return found;
+}
+
+int config_is_function(int option)
+{
+    const Option *o = &options[option];
+    return (!strcmp(o->section, "model") || !strcmp(o->section, "moe")) && o->change == CHANGE_REFUSE &&
+           !config_is_shape(option);
+}
+
 uint64_t config_fingerprint(const Config *cfg)
 {
     const Config c = plain(cfg);
@@ -147,8 +169,8 @@ const char *config_other_model(const Check *k, const Config *saved)
 {
     const char *list = "";
     for (int i = 0; i < OPTIONS; i++) {
-        if (!(of_model(i) || of_experts(i, saved, 0)) || options[i].change != CHANGE_REFUSE ||
-            left_out(k, i) || !saved->given[i] || !config_differs(k->cfg, saved, i))
+        if (!config_is_shape(i) || !(of_model(i) || of_experts(i, saved, 0)) || left_out(k, i) ||
+            !saved->given[i] || !config_differs(k->cfg, saved, i))
             continue;
         char *then = config_text(saved, i), *now = config_text(k->cfg, i);
         list = textf("%s%s%s is %s there, %s here", list, *list ? "; " : "", options[i].key, then, now);

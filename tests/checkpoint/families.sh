@@ -87,6 +87,12 @@ refused() { # KEY ARGUMENT...: eval with these arguments is refused because of K
 }
 refused add_bias_linear "$work/gpt2.yaml" "load=$work/imported2" add_bias_linear=false add_qkv_bias=true
 refused add_qkv_bias "$work/llama.yaml" "load=$work/imported" add_qkv_bias=true
+# what the same weights are to compute may be set anew: a rule that is broken by it is told as such
+"$TRAIN" eval "$work/llama.yaml" "load=$work/imported" rope_scaling=yarn > "$work/log" 2>&1 && rc=0 || rc=$?
+[ $rc = 2 ] && grep -q 'rope_scaling_factor: missing; rope_scaling yarn needs it' "$work/log" ||
+    { echo "yarn without a factor: exit $rc"; cat "$work/log"; exit 1; }
+run eval "$work/llama.yaml" "load=$work/imported" rope_scaling=linear rope_scaling_factor=2
+grep -q '^warning: .*rope_scaling was none for these weights and is linear here' "$work/log" || { cat "$work/log"; exit 1; }
 
 # end-of-document is the directory's eos_token_id, the first of several; a configuration that leaves out the
 # model, and a resume, have it too. An id that the vocabulary lacks is not taken.

@@ -89,7 +89,7 @@ llama3 rope_scaling=llama3 rope_scaling_factor=4 rope_original_max_position_embe
 cmp "$work/log" "$work/text" || fail "another loss with the same rope_scaling"
 llama3 rope_scaling=linear rope_scaling_factor=2
 grep -q 'warning: .* rope_scaling was llama3 for these weights and is linear here' "$work/log" || fail "no warning of rope_scaling"
-exits 4 "rope_scaling is llama3 there, yarn here" eval "load=$work/llama3" data_path=tests/golden/corpus "split='1, 1'" \
+exits 2 "rope_scaling_factor: missing; rope_scaling yarn needs it" eval "load=$work/llama3" data_path=tests/golden/corpus "split='1, 1'" \
     eval_iters=1 rope_scaling=yarn
 
 # a configuration without a model takes the checkpoint's; keys of the model that it gives must agree with it
