@@ -194,10 +194,13 @@ static int claim(RunDirectory *d, const Config *cfg, int copies, char why[WHY])
     if (is_begun && on_disk && !d->goes_on)
         return file_why(why, "%s holds checkpoints of this job, which its launcher could not see; change: "
                         "load=latest to go on with them", d->path), EXIT_RESOURCE;
+    const char *absent = load && strcmp(load, "latest") && access(load, F_OK)
+                             ? textf(" load=%s is not there:", load) : "";
     if (d->used && !d->goes_on && !cfg->overwrite)
-        return file_why(why, "%s holds a run already, and this would be another one; change: load=latest%s "
+        return file_why(why, "%s holds a run already, and%s this would be another one; change: load=latest%s "
                         "to go on with it, save=DIR, another folder, or overwrite=true, which moves it aside "
-                        "and deletes nothing", d->path, cfg->finetune ? " finetune=false" : ""), EXIT_CONFIG;
+                        "and deletes nothing", d->path, absent, cfg->finetune ? " finetune=false" : ""),
+               EXIT_CONFIG;
     d->from = !load || (d->goes_on && !saved) ? NULL : strcmp(load, "latest") ? load : d->path;
     if (d->goes_on && !saved && strcmp(load, "latest"))
         printf("%s holds no checkpoint yet: a fresh start\n", load);

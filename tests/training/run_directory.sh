@@ -41,6 +41,8 @@ done
 snapshot S > after
 cmp before after || fail "a refused start has touched the run"
 refuses run-directory "S holds a run" "finetune=false.*save="        # of the loop's last start, load=S finetune=true
+want 2 tiny.yaml save=S load=S/checkpoints/iter_0000099
+refuses run-directory "S holds a run already, and load=S/checkpoints/iter_0000099 is not there: " "load=latest"
 "$launch" -n 2 tiny.yaml save=S cpu_isa="$ISA" > log 2> errors && fail "two ranks are not refused"
 refuses run-directory "S holds a run" overwrite
 
