@@ -89,7 +89,8 @@ const char *cli_next(Args *a, const char *what)
     }
     if (setting && commands_find(a->command)->keys)
         die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: %s comes first, then key=value "
-            "(`train help %s`)", a->command, what, strncmp(what, "CONFIG", 6) ? what : "CONFIG.yaml", a->command);
+            "(`train help %s`)", a->command, what, strncmp(what, "CONFIG", 6) ? what : "CONFIG.yaml",
+            a->command);
     if (setting)
         die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: write %s alone instead of %s "
             "(`train help %s`)", a->command, what, strchr(setting, '=') + 1, setting, a->command);

@@ -219,15 +219,15 @@ static Prompt read_prompt(const Tokenizer *tok, const char *text, const char *id
     return p;
 }
 
-/* The number of tokens to make: as --tokens says, absent (NAN) 256 or what the positions leave. Dies if the model
- * has too few positions. */
+/* The number of tokens to make: as --tokens says, absent (NAN) 256 or what the positions leave. Dies if the
+ * model has too few positions. */
 static int64_t count_of(double asked, const Prompt *p, int64_t positions)
 {
     int64_t room = positions - p->n, count = isnan(asked) ? room < 256 ? room : 256 : (int64_t)asked;
     count = count > 0 ? count : 1;
     if (count > room)
-        die(EXIT_CONFIG, "generate-length", "a prompt of %ld tokens and %ld to continue it make more than the "
-            "%ld positions of the model; change: %sa shorter prompt", p->n, count, positions,
+        die(EXIT_CONFIG, "generate-length", "a prompt of %ld tokens and %ld to continue it make more than "
+            "the %ld positions of the model; change: %sa shorter prompt", p->n, count, positions,
             room > 0 ? xasprintf("--tokens %ld or ", room) : "");
     return count;
 }

@@ -176,7 +176,8 @@ int config_differs(const Config *a, const Config *b, int option);
 
 /* Whether the key decides which tensors a model has and what their rows mean. */
 int config_is_shape(int option);
-/* Whether the key changes what a model computes, but no tensor: weights may be loaded into another one on purpose. */
+/* Whether the key changes what a model computes, but no tensor: weights may be loaded into another one on
+ * purpose. */
 int config_is_function(int option);
 
 /* Whether an F and the B of another microbatch run by turns. */

@@ -195,8 +195,8 @@ char *config_print_layout(const int *layers, int n);
  * data and the seed are copied too, for a use that reads the corpus the batch size and eval_iters, and for
  * one that evaluates the number formats and what else changes a loss of experts. */
 void config_take(Check *k, const Config *saved, int alone, ConfigUse use);
-/* Lists the keys of the model's tensors that k sets otherwise than `saved`: "hidden_size is 16 there, 32 here; ...".
- * "": none. Called before config_take. */
+/* Lists the keys of the model's tensors that k sets otherwise than `saved`: "hidden_size is 16 there, 32
+ * here; ...". "": none. Called before config_take. */
 const char *config_other_model(const Check *k, const Config *saved);
 
 /* config_load without printing and dying. */

@@ -93,7 +93,6 @@ static uint64_t u64_at(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; 
 static uint32_t u32_at(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 
 #define PEEK 64                     /* bytes that a file is known by */
-#define RAW_TOKENS "raw tokens, such as a .bin"
 
 /* Whether the first n bytes are numbers of 32 bits below 2^16, and not all of them 0. */
 static int looks_wide(const unsigned char *h, int64_t n)
@@ -104,6 +103,12 @@ static int looks_wide(const unsigned char *h, int64_t n)
         low |= u32_at(h + i);
     }
     return n >= 32 && !high && low;
+}
+
+/* Whether a file that begins with h is an archive or an array. Text may be raw tokens as well. */
+static int is_packed(const unsigned char h[PEEK])
+{
+    return !memcmp(h, "\x1f\x8b\x08", 3) || !memcmp(h, "\x28\xb5\x2f\xfd", 4) || !memcmp(h, "\x93NUMPY", 6);
 }
 
 /* Returns what a file seems to be, from its first n bytes, for a message. */
@@ -128,7 +133,7 @@ static const char *looks_like(const unsigned char *h, int64_t n)
     int64_t text = 0;
     for (int64_t i = 0; i < n; i++)
         text += h[i] >= 32 || h[i] == '\n' || h[i] == '\t' || h[i] == '\r';
-    return n && text == n ? "text: tokenize it first with `train tokenize`" : RAW_TOKENS;
+    return n && text == n ? "text: tokenize it first with `train tokenize`" : "raw tokens, such as a .bin";
 }
 
 /* Reads the first *n bytes of a file into h; *n is at most PEEK. */
@@ -264,7 +269,7 @@ static int open_stream(Corpus *c, const char *path, int raw, char **why)
         const char *seems = looks_like(h, n);
         if (n >= 9 && (!memcmp(h, "MMIDIDX\0\0", 9) || u32_at(h) == 20240520 || u32_at(h) == 20240801))
             return fail(why, "%s: looks like %s; change: drop `raw:`", path, seems);
-        if (n == PEEK && strcmp(seems, RAW_TOKENS))
+        if (n == PEEK && is_packed(h))
             return fail(why, "%s: looks like %s; change: name a file of bare u16 tokens", path, seems);
         if (looks_wide(h, n))
             return fail(why, "%s: looks like tokens of 32 bits: every second u16 is 0; change: write them as "
