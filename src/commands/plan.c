@@ -42,26 +42,20 @@ typedef struct {
     Prediction will;
 } Plan;
 
-/* Fills p->memory. Ranks of one pipeline stage need the same memory, apart from the buffers of asynchronous
- * saves and of saves to memory: with these every rank takes its memory, but only the first one of a stage
- * runs the lists. */
+/* Fills p->memory. Ranks of one pipeline stage differ in what they save and in their shards' ends, so every
+ * rank takes its memory, but only the first one of a stage runs the lists. */
 static void ask_ranks(Plan *p)
 {
     const Config *c = p->cfg;
-    int stages = (int)c->pipeline_model_parallel_size, *known = xcalloc((size_t)stages, sizeof *known),
-        each = c->async_save || c->memory_save_interval != CFG_ABSENT;
+    int stages = (int)c->pipeline_model_parallel_size, *known = xcalloc((size_t)stages, sizeof *known);
     RunPeaks *peaks = xcalloc((size_t)stages, sizeof *peaks);
     p->memory = xcalloc((size_t)c->world, sizeof *p->memory);
     p->first = xcalloc((size_t)stages, sizeof *p->first);
     for (int rank = 0; rank < c->world; rank++) {
         int stage = run_index(c, rank, AXIS_PP), first = !known[stage];
-        if (!first && !each) {
-            p->memory[rank] = p->memory[known[stage] - 1];
-            continue;
-        }
         p->first[stage] = first ? rank : p->first[stage];
-        known[stage] = rank + 1;
-        if (p->machine && !each) {        /* the prediction has asked already */
+        known[stage] = 1;
+        if (p->machine && c->world == stages) {        /* the prediction has asked already */
             p->memory[rank] = p->will.memory[stage];
             continue;
         }

@@ -22,15 +22,19 @@ for ranks in 1 2 4; do
             fail "$ranks $setting: planned $(parts "$work/plan")MB, and a run has $has"
     done
 done
-# the run's record has the plan of the fullest rank, beside the most that a rank holds: here of the second stage
-setting='pipeline_model_parallel_size=2 num_layers_in_first_pipeline_stage=1'
-# shellcheck disable=SC2086
-scripts/launch -n 2 "$work/tiny.yaml" $setting save="$work/run" overwrite=true > "$work/log" 2>&1 || fail "$setting: $?"
-# shellcheck disable=SC2086
-"$TRAIN" plan "$work/tiny.yaml" $setting --world 2 --json > "$work/plan" 2> "$work/errors" || fail "plan $setting: $?"
-most=$(tr -d ' \n' < "$work/plan" | grep -o '"rank":[01],[^}]*' | sed 's/.*"total":\([0-9]*\).*/\1/' | sort -n | tail -n 1)
-kept=$(tr -d ' \n' < "$work/run/run.json" | sed -n 's/.*"total":{"planned":\([0-9]*\),.*/\1/p')
-[ "$most" = "$kept" ] || fail "$setting: run.json has a plan of $kept bytes, the fullest rank one of $most"
+# the run's record has the plan of the fullest rank, beside the most that a rank holds: of the second stage, and of the
+# rank of four replicas that saves the largest piece and has the longest shard
+recorded() { # RANKS SETTING...
+    ranks=$1; shift
+    scripts/launch -n "$ranks" "$work/tiny.yaml" "$@" save="$work/run" overwrite=true > "$work/log" 2>&1 || fail "$*: $?"
+    "$TRAIN" plan "$work/tiny.yaml" "$@" --world "$ranks" --json > "$work/plan" 2> "$work/errors" || fail "plan $*: $?"
+    most=$(tr -d ' \n' < "$work/plan" | grep -o '"rank":[0-9]*,[^}]*' | sed 's/.*"total":\([0-9]*\).*/\1/' | sort -n | tail -n 1)
+    kept=$(tr -d ' \n' < "$work/run/run.json" | sed -n 's/.*"total":{"planned":\([0-9]*\),.*/\1/p')
+    [ "$most" = "$kept" ] || fail "$*: run.json has a plan of $kept bytes, the fullest rank one of $most"
+}
+recorded 2 pipeline_model_parallel_size=2 num_layers_in_first_pipeline_stage=1
+recorded 4 data_parallel_sharding_strategy=no_shard
+recorded 4 data_parallel_sharding_strategy=optim_grads_params
 large="configs/gpt-39b.yaml --world 512 --machine h100 tensor_model_parallel_size=8 pipeline_model_parallel_size=4"
 # shellcheck disable=SC2086
 "$TRAIN" plan $large > "$work/all" && taskset -c "$(taskset -cp $$ | sed 's/.*[: ]\([0-9]*\).*/\1/')" "$TRAIN" plan $large > "$work/one" ||
