@@ -38,17 +38,20 @@ static Rates closed_zb_v(const PipeShape *s)
     return m >= 2 * p - 1 ? (Rates){0, (p - 1) / (6 * m + p - 1)} : NO_RATES;
 }
 
-/* Whether all stages take equal times and messages take none. thirds: bool, F, D and W must be equal too. */
+/* Whether all stages take equal times, not all 0, and messages take none. thirds: bool, F, D and W must be
+ * equal too. */
 static int equal(const PipeShape *s, int thirds)
 {
     const double none = 1;
+    double sum = 0;
     for (int i = 0; i < s->p * s->v; i++)
         for (int k = 0; k < 3; k++) {
             const double *mine = s->cost[k] ? &s->cost[k][i] : &none, *first = s->cost[thirds ? 0 : k];
             if (*mine != (first ? *first : 1) || pipe_hop(s, i) != 0)
                 return 0;
+            sum += *mine;
         }
-    return 1;
+    return sum > 0;
 }
 
 Rates closed_form(const PipeShape *s)

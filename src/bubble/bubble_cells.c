@@ -124,6 +124,12 @@ double bubble_weight_share(const Config *c)
     return isnan(c->clock_weight_share) ? 1 : c->clock_weight_share;
 }
 
+static int size_or_0(int64_t x) { return x == CFG_ABSENT ? 0 : (int)x; }
+
+int bubble_group(const Config *c) { return size_or_0(c->microbatch_group_size_per_vp_stage); }
+
+int bubble_limit(const Config *c) { return size_or_0(c->pipeline_max_activations); }
+
 /* ---- simulated ---- */
 
 void bubble_simulate_cell(Cell *c, const PipeShape *made)

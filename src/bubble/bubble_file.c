@@ -9,14 +9,14 @@
 #include <unistd.h>
 
 enum {
-    COLUMN_LABEL = TIMES, COLUMN_SCHEDULE, COLUMN_P, COLUMN_V, COLUMN_M, COLUMN_LIMIT, COLUMN_SHARE,
-    COLUMN_PUBLISHED, COLUMN_PEAK, COLUMN_STEPS, COLUMN_RESULTS, COLUMNS = COLUMN_RESULTS + 11
+    COLUMN_LABEL = TIMES, COLUMN_SCHEDULE, COLUMN_P, COLUMN_V, COLUMN_M, COLUMN_GROUP, COLUMN_LIMIT,
+    COLUMN_SHARE, COLUMN_PUBLISHED, COLUMN_PEAK, COLUMN_STEPS, COLUMN_RESULTS, COLUMNS = COLUMN_RESULTS + 11
 };
 static const char *const column_name[COLUMNS] = {
     "forward_ms", "backward_input_ms", "backward_weight_ms", "p2p_ms", "label", "schedule", "p", "v", "m",
-    "max_activations", "weight_share", "published",
-    "published_peak", "steps", "measured_ms", "measured_least_ms", "measured_most_ms", "measured_rate",
-    "measured_step_rate", "simulated_ms", "simulated_rate", "simulated_step_rate", "closed_form_rate",
+    "microbatch_group_size", "max_activations", "weight_share", "published", "published_peak", "steps",
+    "measured_ms", "measured_least_ms", "measured_most_ms", "measured_rate", "measured_step_rate",
+    "simulated_ms", "simulated_rate", "simulated_step_rate", "closed_form_rate",
     "closed_form_step_rate", "peak_activations"};
 
 typedef struct {
@@ -26,6 +26,8 @@ typedef struct {
     int results;                   /* bool: read the results too */
     Times standard[TIMES];         /* times of a line that does not give them */
     double weight_share;           /* the same, of an activation that stays until W */
+    int group, limit;              /* the same, of PipeShape; 0: p */
+    int cells;                     /* read so far, those included that no flag lets pass */
 } Reader;
 
 static void read_head(Reader *r, const char *line)
@@ -39,8 +41,8 @@ static void read_head(Reader *r, const char *line)
             k++;
         if (k == COLUMNS)
             USAGE_ERROR("%s:%d: there is no column '%s'; change: label, schedule, p, v, m, forward_ms, "
-                        "backward_input_ms, backward_weight_ms, p2p_ms, max_activations, weight_share, "
-                        "published, published_peak", r->path, r->line, name);
+                        "backward_input_ms, backward_weight_ms, p2p_ms, microbatch_group_size, "
+                        "max_activations, weight_share, published, published_peak", r->path, r->line, name);
         if (r->at[k] >= 0)
             USAGE_ERROR("%s:%d: the column '%s' is there twice; change: leave one of them out", r->path,
                         r->line, name);
@@ -86,6 +88,12 @@ static double read_number(const Reader *r, char *const field[], int k, int whole
         USAGE_ERROR("%s:%d: %s '%s' is not a%s number; change: give one", r->path, r->line, column_name[k],
                     field[k], whole ? " whole" : "");
     return x;
+}
+
+/* A whole number, or `standard` where the line does not give it. */
+static int read_size(const Reader *r, char *const field[], int k, int standard)
+{
+    return *field[k] ? (int)read_number(r, field, k, 1) : standard;
 }
 
 /* Splits a line into fields by column, on the heap; "": the column is missing. */
@@ -134,7 +142,9 @@ static void read_cell(Table *t, Reader *r, const Wanted *w, const char *line)
     PipeShape s = {.kind = kind, .p = (int)read_number(r, field, COLUMN_P, 1),
                    .v = *field[COLUMN_V] || !chunks ? (int)read_number(r, field, COLUMN_V, 1) : chunks,
                    .m = (int)read_number(r, field, COLUMN_M, 1), .weight_share = r->weight_share,
-                   .limit = *field[COLUMN_LIMIT] ? (int)read_number(r, field, COLUMN_LIMIT, 1) : 0};
+                   .group = read_size(r, field, COLUMN_GROUP, r->group),
+                   .limit = read_size(r, field, COLUMN_LIMIT, r->limit)};
+    r->cells++;
     if (*field[COLUMN_SHARE])
         s.weight_share = read_number(r, field, COLUMN_SHARE, 0);
     if (!(s.weight_share >= 0 && s.weight_share <= 1))
@@ -144,6 +154,10 @@ static void read_cell(Table *t, Reader *r, const Wanted *w, const char *line)
     if (published < 0 || published >= 1)
         USAGE_ERROR("%s:%d: published %s is no share in [0, 1); change: a share, 0.2727 for 27.27 %%",
                     r->path, r->line, field[COLUMN_PUBLISHED]);
+    double peak = read_number(r, field, COLUMN_PEAK, 0);
+    if (peak < 0)
+        USAGE_ERROR("%s:%d: published_peak %s is below 0; change: activations of the fullest rank, in "
+                    "microbatches", r->path, r->line, field[COLUMN_PEAK]);
     if (kind == SCHEDULE_CUSTOM && !r->results)
         USAGE_ERROR("%s:%d: lists of a file are no cell; change: pipeline_schedule=custom without "
                     "clock_cells", r->path, r->line);
@@ -153,7 +167,7 @@ static void read_cell(Table *t, Reader *r, const Wanted *w, const char *line)
         if (why)
             USAGE_ERROR("%s:%d: %s; change: that cell", r->path, r->line, why);
         cell->published = published;
-        cell->published_peak = read_number(r, field, COLUMN_PEAK, 0);
+        cell->published_peak = peak;
         cell->label = *field[COLUMN_LABEL] ? xstrdup(field[COLUMN_LABEL]) : NULL;
         if (r->results)
             read_results(r, field, cell);
@@ -198,9 +212,13 @@ static char *find_cells(const Config *c)
 void bubble_add_file(Table *t, const Config *c, const Wanted *w)
 {
     char *path = find_cells(c);
-    Reader r = {.path = path, .weight_share = bubble_weight_share(c)};
+    Reader r = {.path = path, .weight_share = bubble_weight_share(c), .group = bubble_group(c),
+                .limit = bubble_limit(c)};
     bubble_times(c, r.standard);
     read_file(t, &r, w);
+    if (!r.cells)
+        USAGE_ERROR("%s has no cells; change: a line with the names of the columns, and one a cell below",
+                    path);
     if (!t->n)
         USAGE_ERROR("%s has no cell that --schedules, --p, --m and --v let pass; change: leave some of them "
                     "out", path);

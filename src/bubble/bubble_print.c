@@ -20,6 +20,17 @@ static double most_of(const Cell *c)
 /* The ms that no order of the cell's stages that holds no more can beat. */
 static double bound_of(const Cell *c) { return step_bound(&c->shape, most_of(c)); }
 
+/* The sizes that a cell's schedule goes by and that its v and m do not say; NAN: it has none, or p. */
+static double group_of(const Cell *c)
+{
+    return c->shape.kind == SCHEDULE_INTERLEAVED && c->shape.group ? c->shape.group : NAN;
+}
+
+static double limit_of(const Cell *c)
+{
+    return c->shape.kind == SCHEDULE_ZB_AUTO && c->shape.limit ? c->shape.limit : NAN;
+}
+
 /* ---- text ---- */
 
 /* Prints a share as a percentage in `width` places; not finite: a dash. */
@@ -190,6 +201,10 @@ void bubble_json(FILE *f, const Table *t)
                               "v", c->shape.v, "m", c->shape.m);
         for (int r = 0; r < c->shape.p; r++)
             json_array_append_new(peak, json_number(c->peak[r]));
+        json_object_set_new(j, "label", c->label ? json_text(c->label) : json_null());
+        json_object_set_new(j, "microbatch_group_size", json_number(group_of(c)));
+        json_object_set_new(j, "max_activations", json_number(limit_of(c)));
+        json_object_set_new(j, "weight_share", json_number(c->shape.weight_share));
         for (int k = 0; k < TIMES; k++)
             json_object_set_new(j, bubble_time_name[k], times_json(&c->time[k]));
         json_object_set_new(j, "simulated_ms", json_number(c->span));
@@ -197,7 +212,9 @@ void bubble_json(FILE *f, const Table *t)
         json_object_set_new(j, "measured", rates_json(&c->measured));
         json_object_set_new(j, "simulated", rates_json(&c->simulated));
         json_object_set_new(j, "closed_form", rates_json(&c->closed_form));
+        json_object_set_new(j, "published", json_number(c->published));
         json_object_set_new(j, "peak_activations", peak);
+        json_object_set_new(j, "published_peak", json_number(c->published_peak));
         json_array_append_new(cells, j);
     }
     json_print(f, json_pack("{s:o}", "cells", cells), JSON_INDENT(2));
@@ -209,7 +226,7 @@ static const char header[] =
     "label,schedule,p,v,m,max_activations,weight_share,forward_ms,backward_input_ms,backward_weight_ms,p2p_"
     "ms,steps,measured_ms,measured_least_ms,measured_most_ms,measured_rate,measured_step_rate,"
     "simulated_ms,simulated_rate,simulated_step_rate,closed_form_rate,closed_form_step_rate,"
-    "peak_activations,published,published_peak";
+    "peak_activations,published,published_peak,microbatch_group_size";
 
 static void put_number(FILE *f, const char *before, double x)
 {
@@ -227,7 +244,7 @@ void bubble_csv(FILE *f, const Table *t)
                              c->closed_form.step_rate};
         fprintf(f, "%s,%s,%d,%d,%d", c->label ? c->label : "", schedule_name(c->shape.kind), c->shape.p,
                 c->shape.v, c->shape.m);
-        put_number(f, ",", c->shape.limit ? c->shape.limit : NAN);
+        put_number(f, ",", limit_of(c));
         put_number(f, ",", c->shape.weight_share);
         for (int k = 0; k < TIMES; k++)
             for (int s = 0; s < c->time[k].n; s++)
@@ -239,6 +256,7 @@ void bubble_csv(FILE *f, const Table *t)
             put_number(f, r ? " " : ",", c->peak[r]);
         put_number(f, ",", c->published);
         put_number(f, ",", c->published_peak);
+        put_number(f, ",", group_of(c));
         fprintf(f, "\n");
     }
 }

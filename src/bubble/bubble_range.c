@@ -192,10 +192,7 @@ static char *add_pipeline(Table *t, const Config *c, PipeShape *s, const Times t
 
 void bubble_add_range(Table *t, const Config *c, Wanted *w, const Times time[TIMES], int says)
 {
-    int said = 0, group = c->microbatch_group_size_per_vp_stage == CFG_ABSENT
-                              ? 0
-                              : (int)c->microbatch_group_size_per_vp_stage;
-    int limit = c->pipeline_max_activations == CFG_ABSENT ? 0 : (int)c->pipeline_max_activations;
+    int said = 0;
     char *first = NULL;
     fill_wanted(w, c);
     for (int p = 0; p < w->p.n; p++)
@@ -205,7 +202,7 @@ void bubble_add_range(Table *t, const Config *c, Wanted *w, const Times time[TIM
                     ScheduleKind kind = (ScheduleKind)w->kind.x[k];
                     int chunks = schedule_chunks(kind);
                     PipeShape s = {.kind = kind, .p = w->p.x[p], .v = chunks ? chunks : w->v.x[v],
-                                   .m = w->m.x[m], .group = group, .limit = limit,
+                                   .m = w->m.x[m], .group = bubble_group(c), .limit = bubble_limit(c),
                                    .weight_share = bubble_weight_share(c)};
                     if ((chunks || kind == SCHEDULE_CUSTOM) && v)
                         continue;              /* --v has no effect on this schedule: one cell */

@@ -29,6 +29,9 @@ void bubble_times_close(Times time[TIMES]);
 
 /* The share of an activation that stays until W. */
 double bubble_weight_share(const Config *cfg);
+/* PipeShape's group and limit; 0: the configuration does not say. */
+int bubble_group(const Config *cfg);
+int bubble_limit(const Config *cfg);
 
 /* Add the cells of cfg->clock_cells that w names; the cells of the range w. */
 void bubble_add_file(Table *t, const Config *cfg, const Wanted *w);

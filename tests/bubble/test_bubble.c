@@ -94,7 +94,7 @@ static void closed_forms(void)
         CHECK((rank >= 0) == json_is_object(closed), "%s p %d v %d m %d: closed form or none", name, p, v, m);
         CHECK(json_is_null(json_object_get(c, "measured")) &&
                   json_array_size(json_object_get(c, "peak_activations")) == (size_t)p &&
-                  json_object_size(c) == 14,
+                  json_object_size(c) == 20,
               "%s p %d v %d m %d: a cell's parts", name, p, v, m);
         CHECK(number(c, "lower_bound_ms") > 0 &&
                   number(c, "lower_bound_ms") <= number(c, "simulated_ms") * (1 + 1e-12),
@@ -281,12 +281,64 @@ static void bad_cells(const char *cells, const char *says)
     CHECK(code == EXIT_CONFIG && strstr(contents("err"), says), "exit %d: %s", code, contents("err"));
 }
 
+/* The step of the one cell of `options`, ms, whose `member` must be `wanted`; 0: null. */
+static double step_of(const char *options, const char *member, double wanted)
+{
+    char line[1024];
+    snprintf(line, sizeof line, "$WORK/b.yaml --simulate clock_p2p_ms=3 %s", options);
+    json_t *cells = cells_of(line), *c = json_array_get(cells, 0);
+    double step = number(c, "simulated_ms");
+    CHECK(number(c, member) == wanted, "%s: %s is %g, not %g", line, member, number(c, member), wanted);
+    json_decref(cells);
+    return step;
+}
+
+/* A file of cells that --csv wrote makes the same cell again: with the group of an interleaved one, and with
+ * the limit of a searched one. A line that does not give it takes the configuration's. */
+static void cells_again(void)
+{
+    static const struct { const char *schedule, *key, *member; int v, size;
+    } of[] = {{"interleaved", "microbatch_group_size_per_vp_stage", "microbatch_group_size", 2, 8},
+              {"zb-auto", "pipeline_max_activations", "max_activations", 1, 2}};
+    char line[512];
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        const char *member = of[i].member;
+        int size = of[i].size;
+        snprintf(line, sizeof line, "--schedules %s --p 4 --m 8 --v %d", of[i].schedule, of[i].v);
+        double without = step_of(line, member, 0);
+        snprintf(line, sizeof line, "--schedules %s --p 4 --m 8 --v %d %s=%d --csv $WORK/again.csv",
+                 of[i].schedule, of[i].v, of[i].key, size);
+        double with = step_of(line, member, size);
+        double again = step_of("clock_cells=$WORK/again.csv", member, size);
+        snprintf(line, sizeof line, "printf 'schedule,p,v,m\\n%s,4,%d,8\\n' > $WORK/bare.csv", of[i].schedule,
+                 of[i].v);
+        CHECK(!system(line), "%s", line);
+        snprintf(line, sizeof line, "%s=%d clock_cells=$WORK/bare.csv", of[i].key, size);
+        double bare = step_of(line, member, size);
+        CHECK(with == again && with == bare && with != without, "%s: %g, %g, %g, not %g ms", of[i].key, with,
+              again, bare, without);
+    }
+}
+
+/* Where nothing takes time no bubble has a rate in closed form, either. */
+static void timeless(void)
+{
+    json_t *cells = cells_of("$WORK/b.yaml --simulate --schedules gpipe,zb-h1 --p 4 --m 8 clock_forward_ms=0 "
+                             "clock_backward_input_ms=0 clock_backward_weight_ms=0 clock_p2p_ms=0"), *c;
+    size_t i;
+    json_array_foreach(cells, i, c)
+        CHECK(!number(c, "simulated_ms") && json_is_null(json_object_get(c, "closed_form")), "cell %zu", i);
+    json_decref(cells);
+}
+
 static void refusals(void)
 {
     bad_cells("schedule,p,m,published\n1f1b,2,4,27.27\n",
               "cells.csv:2: published 27.27 is no share in [0, 1); change: a share, 0.2727 for 27.27 %");
     bad_cells("schedule,p,m,published\n1f1b,2,4,1\n", "published 1 is no share");
     bad_cells("schedule,p,m,published\n1f1b,2,4,-0.1\n", "published -0.1 is no share");
+    bad_cells("schedule,p,m,published_peak\n1f1b,2,4,-3\n", "published_peak -3 is below 0");
+    bad_cells("schedule,p,m\n", "cells.csv has no cells; change: ");
     bad_cells("schedule,p,m,p\n1f1b,2,4,2\n",
               "cells.csv:1: the column 'p' is there twice; change: leave one of them out");
     static const struct { const char *options, *says;
@@ -333,6 +385,8 @@ int main(void)
     published();
     measurements();
     computations();
+    cells_again();
+    timeless();
     refusals();
     return test_end();
 }
