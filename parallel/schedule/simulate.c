@@ -133,6 +133,9 @@ static double peak(const PipeShape *s, const InstrList *l)
     return most / s->v;
 }
 
+/* The share of `time` that is not work; by rounding a rank's sum of work may be longer than its time. */
+static double idle_share(double time, double work) { return time > work ? (time - work) / time : 0; }
+
 static void find_rates(Replay *p)
 {
     const PipeShape *s = &p->set->shape;
@@ -155,8 +158,8 @@ static void find_rates(Replay *p)
         sim->peak[r] = peak(s, &p->set->rank[r]);
     }
     sim->makespan = last - first;
-    sim->rate = longest > 0 ? (longest - work) / longest : 0;
-    sim->step_rate = sim->makespan > 0 ? (sim->makespan - work) / sim->makespan : 0;
+    sim->rate = idle_share(longest, work);
+    sim->step_rate = idle_share(sim->makespan, work);
 }
 
 static void open_spans(Simulation *sim, const ScheduleSet *set)

@@ -111,6 +111,13 @@ static double peak_of(const View *v)
 /* The time that no order of these stages that holds no more can beat. */
 static double bound_of(const View *v) { return step_bound(&v->shape, peak_of(v)); }
 
+/* How far above that time the lists are, in %. */
+static double above_bound(const View *v)
+{
+    double bound = bound_of(v);
+    return v->sim.makespan > bound ? 100 * (v->sim.makespan / bound - 1) : 0;
+}
+
 static char *title_of(const View *v)
 {
     const PipeShape *s = &v->shape;
@@ -186,7 +193,7 @@ static void print_text(const View *v)
         printf("the order is chosen for the times of clock_*; a run's is that of equal times, or this one "
                "with --csv FILE and pipeline_schedule=custom\n");
     printf("bound: no order of these stages that holds no more takes less than %g%s; this one takes %.2f %% "
-           "more\n", bound_of(v), v->timed ? " ms" : "", 100 * (v->sim.makespan / bound_of(v) - 1));
+           "more\n", bound_of(v), v->timed ? " ms" : "", above_bound(v));
     printf("checked: %ld instructions, every message paired, no deadlock; hash %016llx\n", all,
            (unsigned long long)schedules_hash(&v->set));
 }

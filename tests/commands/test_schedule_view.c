@@ -169,6 +169,23 @@ static void files(int kind, int p, int m)
     json_decref(j);
 }
 
+/* Where nothing takes time, and where rounding leaves a rank's work longer than its step, no number is odd. */
+static void odd_times(void)
+{
+    static const char *const times[] = {"clock_forward_ms=0 clock_backward_input_ms=0 clock_backward_weight_ms=0",
+                                        "clock_forward_ms='[4.887,2.04]' clock_backward_input_ms=2.5 "
+                                        "clock_backward_weight_ms='[3.398,3.649]' micro_batch_size=1 "
+                                        "global_batch_size=24"};
+    char line[512];
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++) {
+        snprintf(line, sizeof line, "pipeline_model_parallel_size=2 pipeline_schedule=zb-h2 %s", times[i]);
+        CHECK(run(line) == 0, "%s: %s", line, contents("err"));
+        const char *out = contents("out");
+        CHECK(strstr(out, "bubble 0.0 % (of the step 0.0 %)") && strstr(out, "takes 0.00 % more"), "%s: %s",
+              times[i], out);
+    }
+}
+
 static void refusals(void)
 {
     static const struct { const char *options, *says; int code; } want[] = {
@@ -205,6 +222,7 @@ int main(void)
     for (int kind = 0; kind < SCHEDULE_CHOICES; kind++)
         if (fits(kind, 4, 8))
             files(kind, 4, 8);
+    odd_times();
     refusals();
     return test_end();
 }
