@@ -185,7 +185,7 @@ static void read_file(Table *t, Reader *r, const Wanted *w)
     int headed = 0;
     if (!text)
         USAGE_ERROR("%s; change: clock_cells, a path from here or from the folder of the configuration", why);
-    rest = text;
+    rest = file_behind_mark(text);
     for (char *line; (line = strsep(&rest, "\n"));) {
         r->line++;
         line[strcspn(line, "\r")] = 0;

@@ -13,8 +13,10 @@ char *bubble_next_piece(const char **rest)
 {
     if (!*rest)
         return NULL;
-    size_t n = strcspn(*rest, ",");
-    char *piece = xasprintf("%.*s", (int)n, *rest);
+    size_t n = strcspn(*rest, ","), from = strspn(*rest, " \t"), to = n;
+    while (to > from && strchr(" \t", (*rest)[to - 1]))
+        to--;
+    char *piece = xasprintf("%.*s", to > from ? (int)(to - from) : 0, *rest + from);
     *rest = (*rest)[n] ? *rest + n + 1 : NULL;
     return piece;
 }
@@ -152,14 +154,15 @@ static CustomLists *read_custom(const Config *c, PipeShape *s, char **why)
     CustomLists *lists = xcalloc(1, sizeof *lists);
     char reason[WHY];
     int64_t size;
-    char *text = c->pipeline_schedule_file
+    char *from, *text = c->pipeline_schedule_file
                      ? file_read_text(AT_FDCWD, c->pipeline_schedule_file, 0, CUSTOM_BYTES_MOST, &size,
                                       reason)
                      : NULL;
     Mistake first = {0};
+    from = text ? file_behind_mark(text) : NULL;
     if (!text)
         *why = c->pipeline_schedule_file ? xstrdup(reason) : xstrdup("custom needs pipeline_schedule_file");
-    else if (!custom_read(lists, text, (size_t)size, s->p, note_mistake, &first))
+    else if (!custom_read(lists, from, (size_t)(text + size - from), s->p, note_mistake, &first))
         *why = xasprintf("%s:%s", c->pipeline_schedule_file, first.text);
     else if (lists->m != s->m)
         *why = xasprintf("%s is for %d microbatches", c->pipeline_schedule_file, lists->m);

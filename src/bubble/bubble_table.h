@@ -16,8 +16,8 @@ void wanted_close(Wanted *w);
 /* Whether the range names the pipeline. */
 int wanted_holds(const Wanted *w, const PipeShape *s);
 
-/* Returns the next piece of a list with commas, on the heap; NULL at its end. *rest: in/out, at first
- * the whole list, then what is left of it. */
+/* Returns the next piece of a list with commas, without blanks at its ends, on the heap; NULL at its end.
+ * *rest: in/out, at first the whole list, then what is left of it. */
 char *bubble_next_piece(const char **rest);
 
 /* The schedule of that name. Dies, naming `where`, when there is none. */

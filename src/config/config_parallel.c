@@ -124,11 +124,12 @@ static void read_lists(Check *k)
         c->pipeline_model_parallel_size == 1)
         return;
     int p = (int)c->pipeline_model_parallel_size;
-    char *text = file_read_text(AT_FDCWD, c->pipeline_schedule_file, 0, CUSTOM_BYTES_MOST, &size, why);
+    char *text = file_read_text(AT_FDCWD, c->pipeline_schedule_file, 0, CUSTOM_BYTES_MOST, &size, why),
+         *from = text ? file_behind_mark(text) : NULL;
     if (!text)
         check_report(k, ON1(pipeline_schedule_file), "%s; give a file of lists, a line for each pipeline "
                      "rank", why);
-    else if (custom_read(&lists, text, (size_t)size, p, say_mistake, k)) {
+    else if (custom_read(&lists, from, (size_t)(text + size - from), p, say_mistake, k)) {
         c->custom = kept_lists(&lists);
         custom_close(&lists);
     }

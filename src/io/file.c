@@ -263,6 +263,8 @@ char *file_read_text(int dir, const char *name, int nofollow, int64_t limit, int
     return p;
 }
 
+char *file_behind_mark(char *text) { return text + (strncmp(text, "\xef\xbb\xbf", 3) ? 0 : 3); }
+
 int file_replace(int dir, const char *name, const void *p, int64_t n, char why[WHY])
 {
     char *tmp = xasprintf("%s.tmp", name);

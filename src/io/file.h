@@ -74,6 +74,8 @@ int file_make_dirs(const char *path, char why[WHY]);
 /* Reads a whole text of at most `limit` bytes; *size: its bytes. Returns it from malloc, NUL-terminated,
  * or NULL. */
 char *file_read_text(int dir, const char *name, int nofollow, int64_t limit, int64_t *size, char why[WHY]);
+/* Where a table's text begins: behind the byte-order mark that spreadsheets write. */
+char *file_behind_mark(char *text);
 
 /* Writes p[n] to NAME.tmp, flushes it, renames it to NAME and flushes the folder: a reader sees the old
  * file or the new one, whole. */

@@ -184,8 +184,7 @@ void score_open(Score *s, const char *path, const Machine *m, int nargs, char **
     *s = (Score){.path = path};
     if (!text)
         SCORE_ERROR("%s; change: the path of a CSV file, as those of configs/published", why);
-    char *first = text + (strncmp(text, "\xef\xbb\xbf", 3) ? 0 : 3);    /* behind a byte-order mark */
-    for (char *line = first, *next; line; line = next) {
+    for (char *line = file_behind_mark(text), *next; line; line = next) {
         next = strchr(line, '\n');
         if (next)
             *next++ = 0;

@@ -320,6 +320,15 @@ static void cells_again(void)
     }
 }
 
+/* A file of cells as spreadsheets write it: a byte-order mark, two characters at the end of a line; and with
+ * blanks beside its cells. */
+static void marked(void)
+{
+    CHECK(!system("printf '\\357\\273\\277schedule, p, m ,v\\r\\n zb-v,4, 8,2 \\r\\n' > $WORK/marked.csv"), "marked");
+    double step = step_of("clock_cells=$WORK/marked.csv", "v", 2);
+    CHECK(step == step_of("--schedules zb-v --p 4 --m 8", "v", 2), "a byte-order mark: %g ms", step);
+}
+
 /* Where nothing takes time no bubble has a rate in closed form, either. */
 static void timeless(void)
 {
@@ -386,6 +395,7 @@ int main(void)
     measurements();
     computations();
     cells_again();
+    marked();
     timeless();
     refusals();
     return test_end();

@@ -53,6 +53,10 @@ done
 lists "$work/again.csv" pipeline_model_parallel_size=4 pipeline_schedule=custom pipeline_schedule_file="$work/half.csv" \
       global_batch_size=8
 cmp "$work/half.csv" "$work/again.csv" || fail "the lists of a custom schedule are not the file's"
+{ printf '\357\273\277'; sed 's/$/\r/' "$work/half.csv"; } > "$work/marked.csv"          # as spreadsheets write it
+lists "$work/again.csv" pipeline_model_parallel_size=4 pipeline_schedule=custom pipeline_schedule_file="$work/marked.csv" \
+    global_batch_size=8
+cmp "$work/half.csv" "$work/again.csv" || fail "a byte-order mark: other lists"
 
 # refused PHRASE WORDS... -- WORDS is refused with an error line that holds PHRASE
 refused() {
