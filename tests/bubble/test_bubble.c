@@ -324,7 +324,8 @@ static void cells_again(void)
  * blanks beside its cells. */
 static void marked(void)
 {
-    CHECK(!system("printf '\\357\\273\\277schedule, p, m ,v\\r\\n zb-v,4, 8,2 \\r\\n' > $WORK/marked.csv"), "marked");
+    CHECK(!system("printf '\\357\\273\\277schedule, p, m ,v\\r\\n zb-v,4, 8,2 \\r\\n' > $WORK/marked.csv"),
+          "marked");
     double step = step_of("clock_cells=$WORK/marked.csv", "v", 2);
     CHECK(step == step_of("--schedules zb-v --p 4 --m 8", "v", 2), "a byte-order mark: %g ms", step);
 }

@@ -172,7 +172,8 @@ static void files(int kind, int p, int m)
 /* Where nothing takes time, and where rounding leaves a rank's work longer than its step, no number is odd. */
 static void odd_times(void)
 {
-    static const char *const times[] = {"clock_forward_ms=0 clock_backward_input_ms=0 clock_backward_weight_ms=0",
+    static const char *const times[] = {"clock_forward_ms=0 clock_backward_input_ms=0 "
+                                        "clock_backward_weight_ms=0",
                                         "clock_forward_ms='[4.887,2.04]' clock_backward_input_ms=2.5 "
                                         "clock_backward_weight_ms='[3.398,3.649]' micro_batch_size=1 "
                                         "global_batch_size=24"};
