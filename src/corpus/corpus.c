@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -93,6 +94,7 @@ static uint64_t u64_at(const void *p) { uint64_t v; memcpy(&v, p, 8); return v; 
 static uint32_t u32_at(const void *p) { uint32_t v; memcpy(&v, p, 4); return v; }
 
 #define PEEK 64                     /* bytes that a file is known by */
+#define RAW_TOKENS "raw tokens, such as a .bin"
 
 /* Whether the first n bytes are numbers of 32 bits below 2^16, and not all of them 0. */
 static int looks_wide(const unsigned char *h, int64_t n)
@@ -105,10 +107,17 @@ static int looks_wide(const unsigned char *h, int64_t n)
     return n >= 32 && !high && low;
 }
 
-/* Whether a file that begins with h is an archive or an array. Text may be raw tokens as well. */
-static int is_packed(const unsigned char h[PEEK])
+/* Whether the first n bytes are UTF-8 without control characters. The last character may be cut. */
+static int is_text(const unsigned char *h, int64_t n)
 {
-    return !memcmp(h, "\x1f\x8b\x08", 3) || !memcmp(h, "\x28\xb5\x2f\xfd", 4) || !memcmp(h, "\x93NUMPY", 6);
+    json_t *t = NULL;
+    for (int64_t i = 0; i < n; i++)
+        if (h[i] < 32 && h[i] != '\n' && h[i] != '\t' && h[i] != '\r')
+            return 0;
+    for (int64_t cut = 0; !t && cut < 4 && cut < n; cut++)
+        t = json_stringn((const char *)h, (size_t)(n - cut));
+    json_decref(t);
+    return t != NULL;
 }
 
 /* Returns what a file seems to be, from its first n bytes, for a message. */
@@ -124,16 +133,13 @@ static const char *looks_like(const unsigned char *h, int64_t n)
         return "an llm.c evaluation file, not tokens";
     if (n >= 4 && (u32_at(h) == 20240326 || u32_at(h) == 20240327))
         return "an llm.c model file, not tokens";
-    if (n >= 2 && h[0] == 0x1f && h[1] == 0x8b)
+    if (n >= 4 && !memcmp(h, "\x1f\x8b\x08", 3) && h[3] < 32)       /* the only method; its flags */
         return "a gzip file: unpack it first";
     if (n >= 4 && !memcmp(h, "\x28\xb5\x2f\xfd", 4))
         return "a zstd file: unpack it first";
     if (n >= 6 && !memcmp(h, "\x93NUMPY", 6))
         return "a NumPy array";
-    int64_t text = 0;
-    for (int64_t i = 0; i < n; i++)
-        text += h[i] >= 32 || h[i] == '\n' || h[i] == '\t' || h[i] == '\r';
-    return n && text == n ? "text: tokenize it first with `train tokenize`" : "raw tokens, such as a .bin";
+    return is_text(h, n) ? "text: tokenize it first with `train tokenize`" : RAW_TOKENS;
 }
 
 /* Reads the first *n bytes of a file into h; *n is at most PEEK. */
@@ -269,7 +275,7 @@ static int open_stream(Corpus *c, const char *path, int raw, char **why)
         const char *seems = looks_like(h, n);
         if (n >= 9 && (!memcmp(h, "MMIDIDX\0\0", 9) || u32_at(h) == 20240520 || u32_at(h) == 20240801))
             return fail(why, "%s: looks like %s; change: drop `raw:`", path, seems);
-        if (n == PEEK && is_packed(h))
+        if (n == PEEK && strcmp(seems, RAW_TOKENS))
             return fail(why, "%s: looks like %s; change: name a file of bare u16 tokens", path, seems);
         if (looks_wide(h, n))
             return fail(why, "%s: looks like tokens of 32 bits: every second u16 is 0; change: write them as "

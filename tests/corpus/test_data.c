@@ -429,6 +429,32 @@ static void test_streams(void)
     free(glob);
 }
 
+/* Raw tokens that begin as other files might, and files that begin so. */
+static void test_raw(void)
+{
+    char *a = in_work("like"), *raw = xasprintf("raw:%s", a), *why = NULL;
+    const char *path = raw;
+    uint16_t gzip[200], text[200];     /* a gzip file's first two bytes; no control characters, nor UTF-8 */
+    Blend d;
+    for (int i = 0; i < 200; i++) {
+        gzip[i] = i ? 257 : 0x8b1f;
+        text[i] = (uint16_t)(0x2ac8 + 257 * (i % 30));
+    }
+    put_file(a, gzip, sizeof gzip);
+    CHECK(blend_open(&d, 1, &path, "1", 0, 1, 7, 1, &sharers_none, &why), "%s", why);
+    blend_close(&d);
+    put_file(a, text, sizeof text);
+    CHECK(blend_open(&d, 1, &path, "1", 0, 1, 7, 1, &sharers_none, &why), "%s", why);
+    blend_close(&d);
+    put_file(a, "A text in UTF-8, of which the last character read at first, \xd7\x90 \xe2\x82\xac, is cut",
+             74);
+    CHECK(refused(raw, "text: tokenize it first"), "%s", said);
+    put_file(a, "\x1f\x8b\x08\0" "a gzip file: its method, its flags, and the bytes it is known by", 68);
+    CHECK(refused(raw, "a gzip file"), "%s", said);
+    free(raw);
+    free(a);
+}
+
 /* Values of data_path and split that are refused. */
 static void test_paths(void)
 {
@@ -790,6 +816,7 @@ int main(void)
     test_damage();
     test_not_files();
     test_streams();
+    test_raw();
     test_paths();
     test_packing();
     test_loader();
