@@ -91,7 +91,7 @@ const char *cli_next(Args *a, const char *what)
         die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: %s comes first, then key=value "
             "(`train help %s`)", a->command, what, strncmp(what, "CONFIG", 6) ? what : "CONFIG.yaml",
             a->command);
-    if (setting)
+    if (setting && strchr(setting, '=')[1])
         die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: write %s alone instead of %s "
             "(`train help %s`)", a->command, what, strchr(setting, '=') + 1, setting, a->command);
     die(EXIT_CONFIG, "usage", "train %s: %s is missing; change: see `train help %s`", a->command, what,
