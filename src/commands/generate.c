@@ -157,12 +157,12 @@ static void keep_sample(const char *checkpoint, const Tokenizer *tok, const Prom
     json_t *j =
         json_pack("{s:I s:s s:s}", "iteration", (json_int_t)iteration, "prompt", asked, "text", clean);
     char *line = json_dumps(j, JSON_COMPACT);
-    int fd = file_open_append(AT_FDCWD, path, 0);
+    int fd = file_open_append(AT_FDCWD, path, 0, why);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "a");
     int ok = f && fprintf(f, "%s\n", line) > 0;
     ok = (!f || !fclose(f)) && ok;
     if (!ok)
-        warn("%s lacks this text: %s", path, strerror(errno));
+        warn("%s lacks this text: %s", path, fd < 0 ? why : strerror(errno));
     else if (!report_write(dir, why))
         warn("the report lacks this text: %s", why);
     free(line);

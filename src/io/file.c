@@ -115,10 +115,14 @@ int file_create_anew(int dir, const char *name, char why[WHY])
     return fd;
 }
 
-int file_open_append(int dir, const char *name, int empty)
+int file_open_append(int dir, const char *name, int empty, char why[WHY])
 {
     int fd, how = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (empty ? O_TRUNC : 0);
     AGAIN(fd, openat(dir, name, how, 0666));
+    if (fd < 0 && errno == ELOOP)
+        file_why(why, "%s is a symbolic link", name);
+    else if (fd < 0)
+        file_errno(why, "cannot open %s", name);
     return fd;
 }
 

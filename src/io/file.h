@@ -40,9 +40,8 @@ int file_create(int dir, const char *name, int exclusive, char why[WHY]);
 int file_create_anew(int dir, const char *name, char why[WHY]);
 
 /* Opens a file of a run directory to append to it, after emptying it if `empty` is set; makes it if need
- * be. Follows no symbolic link and waits for no reader of a FIFO. Returns the descriptor, or -1, and sets
- * errno. */
-int file_open_append(int dir, const char *name, int empty);
+ * be. Follows no symbolic link and waits for no reader of a FIFO. Returns the descriptor, or -1. */
+int file_open_append(int dir, const char *name, int empty, char why[WHY]);
 
 /* Opens a folder; if nofollow is set, name's last component must not be a symbolic link. Returns the
  * descriptor, or -1. */

@@ -168,11 +168,10 @@ static void speak(const Sweep *s, const SweepLayout *l)
 
 void sweep_open(Sweep *s)
 {
-    char *path = xasprintf("%s/sweep.jsonl", s->dir);
-    s->rows = file_open_append(AT_FDCWD, path, 0);
+    char *path = xasprintf("%s/sweep.jsonl", s->dir), why[WHY];
+    s->rows = file_open_append(AT_FDCWD, path, 0, why);
     if (s->rows < 0)
-        die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: -o with a folder that you may write to",
-            path, strerror(errno));
+        die(EXIT_RESOURCE, "write", "%s; change: -o with a folder that you may write to", why);
     if (flock(s->rows, LOCK_EX | LOCK_NB))
         die(EXIT_RESOURCE, "sweep", "another sweep is at work in this folder (%s is locked); change: wait "
             "for it, or -o with another folder", path);

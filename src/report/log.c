@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* The run up to a line. */
@@ -189,10 +190,11 @@ static void course_read(Course *c, const Line *k)
 }
 
 /* Drops torn and foreign lines and those after the iteration to resume; sums up the others' COUNT rows.
- * The wall time of the dropped lines stays. */
+ * The wall time of the dropped lines stays. A symbolic link becomes a file of the lines behind it. */
 static void continue_lines(Log *l, const LogStart *s)
 {
     char why[WHY];
+    struct stat st;
     int64_t size, kept = 0, last = s->resume_iteration;
     Course course = l->course = (Course){.iteration = about_began(l->dir, last)};
     Metrics step = {0};
@@ -223,7 +225,8 @@ static void continue_lines(Log *l, const LogStart *s)
         memmove(text + kept, p, k.bytes);
         kept += end - p;
     }
-    if (!text || (kept < size && !file_replace(l->dir, "metrics.jsonl", text, kept, why)))
+    int linked = !fstatat(l->dir, "metrics.jsonl", &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode);
+    if (!text || ((kept < size || linked) && !file_replace(l->dir, "metrics.jsonl", text, kept, why)))
         die(EXIT_RESOURCE, "log", "cannot continue %s/metrics.jsonl: %s; change: free space, or make the run "
             "directory writable", l->run_dir, why);
     l->course.wall = course.wall;
@@ -262,10 +265,10 @@ static void open_files(Log *l, const Config *cfg, const LogStart *s)
     else
         /* the timeline of an earlier run and its plan do not belong in this report */
         unlinkat(l->dir, "trace.json", 0), unlinkat(l->dir, "plan.json", 0);
-    l->fd = file_open_append(l->dir, "metrics.jsonl", !resumed);
+    l->fd = file_open_append(l->dir, "metrics.jsonl", !resumed, why);
     if (l->fd < 0)
-        die(EXIT_RESOURCE, "log", "cannot open %s/metrics.jsonl: %s; change: make the run directory "
-            "writable, or choose another with save", l->run_dir, strerror(errno));
+        die(EXIT_RESOURCE, "log", "%s: %s; change: make the run directory writable, or choose another with "
+            "save", l->run_dir, why);
     l->size = lseek(l->fd, 0, SEEK_END);
     config_summary(l, cfg);
 }

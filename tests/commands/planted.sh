@@ -26,8 +26,15 @@ for name in report.html.tmp run.json.tmp config.yaml.tmp checkpoints/latest.tmp 
     # shellcheck disable=SC2086
     planted "$work/secret" $name $again
 done
-planted "$work/secret" report.html.tmp "$TRAIN" report "$work/run"
+# a user's own link, as to another disk: a run goes on with a file in its place, and a text that is not kept says why
+cp "$work/made/metrics.jsonl" "$work/lines"
+# shellcheck disable=SC2086
+planted "$work/lines" metrics.jsonl $again
+[ $rc = 0 ] && cmp -s "$work/made/metrics.jsonl" "$work/lines" && [ "$(grep -c lm_loss "$work/run/metrics.jsonl")" = 3 ] ||
+    fail "metrics.jsonl is a link to its lines: code $rc"
 planted "$work/secret" samples.jsonl "$TRAIN" generate load="$work/run" --tokens 2
+grep -q 'samples.jsonl is a symbolic link' "$work/log" || fail "samples.jsonl: not said that it is a link"
+planted "$work/secret" report.html.tmp "$TRAIN" report "$work/run"
 for name in run.json trace.json plan.json metrics.jsonl samples.jsonl restarts.jsonl config.yaml; do
     for what in pipe /dev/zero; do
         planted $what $name "$TRAIN" report "$work/run"
