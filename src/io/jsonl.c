@@ -360,10 +360,12 @@ int jsonl_numbers(const char *line, int64_t bytes, int n, const char *const *key
 json_t *json_of_file(const char *path)
 {
     char why[WHY];
-    int64_t n;
-    char *text = file_read_text(AT_FDCWD, path, 0, INT64_MAX - 1, &n, why);
-    json_t *j = text ? json_loadb(text, (size_t)n, 0, NULL) : NULL;
-    free(text);
+    int64_t bytes;
+    int fd = file_open(AT_FDCWD, path, 0, &bytes, why);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+    json_t *j = f ? json_loadf(f, 0, NULL) : NULL;       /* reads no further than it is JSON */
+    if (f)
+        fclose(f);
     return j;
 }
 

@@ -45,6 +45,13 @@ for name in run.json trace.json plan.json metrics.jsonl samples.jsonl restarts.j
     done
 done
 planted pipe metrics.jsonl "$TRAIN" "$work/tiny.yaml" save="$work/run" overwrite=true
+truncate -s 1T "$work/sparse"                        # a file that says it is larger than all memory
+for name in run.json trace.json plan.json; do
+    planted "$work/sparse" $name "$TRAIN" report "$work/run"
+    planted "$work/sparse" $name "$TRAIN" inspect "$work/run"
+    # shellcheck disable=SC2086
+    planted "$work/sparse" $name $again
+done
 planted pipe sweep.jsonl "$TRAIN" sweep "$work/tiny.yaml" --world 1 --measure 1 -o "$work/run"
 
 # what a terminal obeys, in names and texts; a name that is not UTF-8 is a name
