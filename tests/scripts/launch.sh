@@ -215,6 +215,11 @@ for name in "-oProxyCommand=touch\${IFS}$work/made" 'local*' "\$(id)"; do       
     printf '%s slots=2\n' "$name" > "$work/hosts"
     refused 2 "usage\] $work/hosts, line 1: .* is not the name of a host" scripts/launch -n 2 --hosts "$work/hosts" "$work/tiny.yaml"
 done
+for line in "$(printf 'a\033[31m')" "$(printf 'a\302\233b')" 'a\033[31m' "$(printf 'b slots=2\033[31m')"; do     # a terminal obeys them
+    printf '%s\n' "$line" > "$work/hosts"
+    refused 2 "usage\] $work/hosts, line 1: .* is not" scripts/launch -n 2 --hosts "$work/hosts" "$work/tiny.yaml"
+    ! LC_ALL=C grep -q "$(printf '\033\|\302\233')" "$work/out" || { echo "# launch prints control characters"; bad=1; }
+done
 [ ! -e "$work/made" ] || { echo "# a list of hosts has run a command"; bad=1; }
 printf 'localhost slots=2\nlocalhost slots=2\n' > "$work/hosts"
 refused 2 "usage\] $work/hosts, line 2 names localhost again" scripts/launch -n 2 --hosts "$work/hosts" --restarts 2 "$work/tiny.yaml"
