@@ -191,6 +191,13 @@ void *xgrow(void *p, int64_t n, size_t size)
 }
 char *xstrdup(const char *s) { return heap_checked(strdup(s), strlen(s) + 1); }
 
+char *text_shown(const char *text)
+{
+    char *copy = xstrdup(text);
+    text_plain(copy, strlen(copy), "");
+    return copy;
+}
+
 char *xasprintf(const char *fmt, ...)
 {
     char *s = NULL;

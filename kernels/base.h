@@ -62,6 +62,9 @@ void warn(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
  * and files of others may have some, and a terminal obeys them. */
 void text_plain(char *text, size_t n, const char *kept);
 
+/* Returns a copy of a text, from malloc, as a line of output may have it: without control characters. */
+char *text_shown(const char *text);
+
 typedef struct {
     const char *name;
     char *base;                /* start of the memory; NULL: the arena only counts */

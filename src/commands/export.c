@@ -257,8 +257,11 @@ int command_export(int argc, char **argv)
         file_errno(why, "cannot rename %s to %s", tmp, out);
         DISK(why);
     }
-    printf("%s: %s, %ld parameters in %d file%s, from %s\n", out, family->type, params_count(cfg),
-           shards, shards == 1 ? "" : "s", s.dir);
+    char *to = text_shown(out), *from = text_shown(s.dir);
+    printf("%s: %s, %ld parameters in %d file%s, from %s\n", to, family->type, params_count(cfg), shards,
+           shards == 1 ? "" : "s", from);
+    free(to);
+    free(from);
     close(dir);
     free(tmp);
     free(item);

@@ -281,7 +281,9 @@ static void print(const View *v)
     char text[400], day[32];
     time_t end = (time_t)v->end;
     strftime(day, sizeof day, "%Y-%m-%d %H:%M:%S", localtime(&end));
-    printf("flight record of %s: %d of %d ranks, until %s\n", v->path, v->rows, v->world, day);
+    char *path = text_shown(v->path);
+    printf("flight record of %s: %d of %d ranks, until %s\n", path, v->rows, v->world, day);
+    free(path);
     print_blame(v);
     printf("\n%5s %9s %6s  what, and for how many seconds\n", "rank", "process", "steps");
     for (int i = 0; i < v->rows; i++) {

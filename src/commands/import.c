@@ -335,8 +335,11 @@ int command_import(int argc, char **argv)
     if (!config_save(out, cfg, config_write_model,
                      why)) /* what train, generate, eval and plan need to know of it */
         die(EXIT_RESOURCE, "import", "%s; change: free space, or -o another folder", why);
-    printf("%s: %s, %ld parameters in %d tensors, from %s\n", out, family->type,
-           params_count(cfg), params.nparam, d.path);
+    char *to = text_shown(out), *from = text_shown(d.path);
+    printf("%s: %s, %ld parameters in %d tensors, from %s\n", to, family->type, params_count(cfg),
+           params.nparam, from);
+    free(to);
+    free(from);
 
     for (char **k = kept; *k; k++)
         free(*k);

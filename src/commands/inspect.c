@@ -351,10 +351,9 @@ static json_t *inspect(const char *path)
 /* Prints a text that somebody else may have written. */
 static void put_text(FILE *f, const char *text)
 {
-    char *plain = xstrdup(text);
-    text_plain(plain, strlen(plain), "");
-    fputs(plain, f);
-    free(plain);
+    char *shown = text_shown(text);
+    fputs(shown, f);
+    free(shown);
 }
 
 /* Prints a value within a line: a list as [61, 20], an object as its values one after the other. */

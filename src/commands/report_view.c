@@ -146,8 +146,10 @@ int command_report(int argc, char **argv)
         print_losses(&measured, shown ? &planned : NULL);
     else
         printf("no losses: no step was recorded on a CPU (trace_steps)\n");
+    char *name = text_shown(run);
     if (!json)
-        printf("report  %s/report.html\n", run);
+        printf("report  %s/report.html\n", name);
+    free(name);
     timeline_close(&t);
     free(metrics);
     free(a.v);

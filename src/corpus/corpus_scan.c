@@ -116,8 +116,7 @@ int corpus_inspect(const char *spec, FILE *out, int json)
     if (json) {
         json_print(out, describe(spec, c, &range, whole ? NULL : why), JSON_INDENT(2));
     } else {
-        char *name = xstrdup(spec);
-        text_plain(name, strlen(name), "");
+        char *name = text_shown(spec);
         if (!whole)
             text_plain(why, strlen(why), "");
         fprintf(out, "%s\n  kind        corpus%s%s\n", name, c ? ", " : "", c ? c->kind : "");

@@ -64,6 +64,9 @@ for name in "$(printf 'a\033[31m')" "$(printf 'a\377')" "$(printf 'a\302\233b')"
     grep -q '"kind": "run"' "$work/log" && grep -q '"path"' "$work/log" || fail "inspect --json does not know the run"
     "$TRAIN" report --json "$work/odd/$name" > "$work/log" 2>&1
     grep -q '"run"' "$work/log" || fail "report --json prints no object"
+    "$TRAIN" report "$work/odd/$name" > "$work/log" 2>&1 && "$TRAIN" export "$work/odd/$name/checkpoints/iter_0000002" -o "$work/odd/$name/hf" >> "$work/log" 2>&1 &&
+        "$TRAIN" import "$work/odd/$name/hf" -o "$work/odd/$name/back" >> "$work/log" 2>&1 || fail "report, export, import: code $?"
+    ! LC_ALL=C grep -q "$(printf '\033\|\302\233')" "$work/log" || fail "report, export or import prints control characters"
     rm -r "$work/odd"
 done
 
