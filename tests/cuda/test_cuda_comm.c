@@ -142,6 +142,17 @@ static void end(Case *k, int number)
     free(got);
 }
 
+/* A message between two ranks of all: the others make no call. Operations of all ranks may follow. */
+static void send_alone(Case *k)
+{
+    Comm *c = &grid.all;
+    k->type = I32, k->n = 1;
+    if (c->rank == 0)
+        c->wait(c, c->send(c, k->in, k->n, k->type, 1));
+    if (c->rank == 1)
+        c->wait(c, c->recv(c, k->in, k->n, k->type, 0));
+}
+
 /* A grid of one rank, with a device and registered memory of its own. */
 static struct { Grid grid; Device dev; void *p; } alone;
 
@@ -192,6 +203,7 @@ int main(int argc, char **argv)
         comm_nccl_register(&dev, flying[0].in, MOST * 8);
     if (nccl && rank == 0)
         open_alone();
+    send_alone(&flying[0]);
     for (int i = 0; i < rounds; i++) {
         if (nccl && rank == 0 && i == rounds / 2)
             close_alone();

@@ -71,7 +71,7 @@ struct EmulatedComm {
     MPI_Comm mpi;
     char name[32];
     int rank, size;
-    long calls;                                /* calls completed */
+    long calls;     /* calls of all ranks completed; messages are not counted: only two ranks make them */
     int blocking;
     int asked; /* bool: a nonblocking call returned ncclInProgress, and ncclCommGetAsyncError is due */
     int aborted;
@@ -273,7 +273,6 @@ void end_messages(Launch *l)
             broken(c, "what comes has another length or type than what is received");
         if (c.kind == RECV)
             memcpy(c.out, l->data[i].data(), l->data[i].size());
-        c.comm->calls++;
     }
 }
 
