@@ -221,7 +221,8 @@ void run_traffic(const Grid *g, Traffic t[AXES])
     }
 }
 
-/* Bytes that device and transport take for themselves. */
+/* Bytes of the device's memory that device and transport take for themselves. What NCCL takes is in the
+ * reserve of a GPU, and messages through the host are in the host's memory. */
 static int64_t workspace(const Run *r)
 {
     const Grid *g = &r->grid;
@@ -231,6 +232,8 @@ static int64_t workspace(const Run *r)
                            &g->embedding,          &g->expert[EXPERT_EP],  &g->expert[EXPERT_TP],
                            &g->expert[EXPERT_DATA], &g->expert[EXPERT_SHARD], &g->expert[EXPERT_COPIES]};
     size_t n = run_device_workspace(r);
+    if (r->cfg->device == DEVICE_CUDA)
+        return (int64_t)n;
     for (size_t i = 0; i < sizeof large / sizeof *large; i++)
         n += large[i]->ops ? comm_workspace() : 0;
     if (r->cfg->num_moe_experts != CFG_ABSENT)     /* three flights of a microbatch at a time */

@@ -1,6 +1,7 @@
 #!/bin/sh
 # tests/cuda/cuda_room.sh -- an emulated GPU with less and less memory: two slices of logits instead of one, at most
-# 2,048 rows each; `train plan` for a machine with that memory says the same, and the loss keeps its bits.
+# 2,048 rows each; `train plan` for a machine with that memory says the same, and the loss keeps its bits. Two ranks
+# run in what is planned, and in no less.
 set -eu
 cd "$(dirname "$0")/../.."
 emulated=${EMULATED:-build/emulated} work=${WORK:-$(mktemp -d)}
@@ -35,3 +36,16 @@ run $((all + 65536)) 2304
 run $((all - 65536)) 1152
 EMULATION_MEMORY=$((half - 65536)) "$emulated/train" "$work/tiny.yaml" save="$work/none" > "$work/said" 2>&1 && fail "too much fits"
 grep -q 'error\[memory-plan\].* change: logits_slice_rows=256 (' "$work/said" || fail "no remedy"
+
+# Two ranks need what their plan says to 64 KiB: a rank's part of a host's transport is no memory of its GPU.
+two="distributed_backend=nccl logits_slice_rows=64"
+# shellcheck disable=SC2086
+all=$("$emulated/train" plan "$work/tiny.yaml" --json --world 2 $two global_batch_size=72 |
+    awk -F'[:,]' '/"total"/ && $2 > t { t = $2 } /"reserve"/ { r = $2 } END { printf "%.0f", t + r }')
+for more in 65536 -65536; do
+    code=0
+    # shellcheck disable=SC2086
+    EMULATION_MEMORY=$((all + more)) TRAIN=$emulated/train scripts/launch -n 2 "$work/tiny.yaml" $two global_batch_size=72 \
+        save="$work/two" overwrite=true > "$work/said" 2>&1 || code=$?
+    [ "$code $more" = "0 65536" ] || [ "$code $more" = "5 -65536" ] || fail "two ranks with $more bytes beside their plan end with $code"
+done
