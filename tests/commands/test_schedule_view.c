@@ -169,7 +169,8 @@ static void files(int kind, int p, int m)
     json_decref(j);
 }
 
-/* Where nothing takes time, and where rounding leaves a rank's work longer than its step, no number is odd. */
+/* Where nothing takes time, and where rounding leaves a rank's work longer than its step, no number is
+ * odd. */
 static void odd_times(void)
 {
     static const char *const times[] = {"clock_forward_ms=0 clock_backward_input_ms=0 "

@@ -226,8 +226,8 @@ static void capacity(const char *file)
  * from the arenas when the run opens, and it is held like the rest. */
 static void snapshots(const char *file, const char *strategy)
 {
-    char sharding[96];
-    char *args[6] = {sharding, "async_save=false", "num_layers=4", "vocab_size=2000"};
+    /* as large as for gradients, that room for packing is within 5 % */
+    char sharding[96], *args[6] = {sharding, "async_save=false", "num_layers=6", "vocab_size=4000"};
     snprintf(sharding, sizeof sharding, "data_parallel_sharding_strategy=%s", strategy);
     char *top = xstrdup(file);
     *strrchr(top, '/') = 0;
