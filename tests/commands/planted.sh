@@ -10,12 +10,14 @@ tiny "$work/tiny.yaml"
 "$TRAIN" "$work/tiny.yaml" save="$work/made" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 echo precious > "$work/secret"
 fail() { echo "# $1"; tail -n 3 "$work/log"; bad=1; }
+most=8000000
+(ulimit -v $most && "$TRAIN" help) > /dev/null 2>&1 || most=unlimited       # with a sanitizer
 # planted WHAT NAME COMMAND... -- what the command does when NAME of the run directory is a pipe, or a link to WHAT
 planted() {
     what=$1 name=$2; shift 2
     rm -rf "$work/run" && cp -r "$work/made" "$work/run" && rm -f "$work/run/$name" || exit 1
     if [ "$what" = pipe ]; then mkfifo "$work/run/$name"; else ln -s "$what" "$work/run/$name"; fi
-    (ulimit -v 8000000; exec timeout -k 5 60 "$@" > "$work/log" 2>&1)
+    (ulimit -v $most; exec timeout -k 5 60 "$@" > "$work/log" 2>&1)
     rc=$?
     [ $rc -lt 124 ] && ! grep -q '^error\[memory\]' "$work/log" || fail "$name -> $what: $*: code $rc"
     [ "$(cat "$work/secret")" = precious ] || fail "$name -> $what: $*: has overwritten the file behind the link"
