@@ -94,11 +94,12 @@ int config_is_shape(int option)
     return found;
 }
 
+static int of_model(int option) { return !strcmp(options[option].section, "model"); }
+
 int config_is_function(int option)
 {
-    const Option *o = &options[option];
-    return (!strcmp(o->section, "model") || !strcmp(o->section, "moe")) && o->change == CHANGE_REFUSE &&
-           !config_is_shape(option);
+    return (of_model(option) || !strcmp(options[option].section, "moe")) &&
+           options[option].change == CHANGE_REFUSE && !config_is_shape(option);
 }
 
 uint64_t config_fingerprint(const Config *cfg)
@@ -112,8 +113,6 @@ uint64_t config_fingerprint(const Config *cfg)
 }
 
 /* ---- from a checkpoint ---- */
-
-static int of_model(int option) { return !strcmp(options[option].section, "model"); }
 
 /* Returns 1 if the key belongs to the experts of a model that has some: to the model or, with `numbers`, to
  * what a run computes with it, as the experts' capacity does. */

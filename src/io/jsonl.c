@@ -357,12 +357,18 @@ int jsonl_numbers(const char *line, int64_t bytes, int n, const char *const *key
     return object(&s, number_field, &(Numbers){n, key, value});
 }
 
-json_t *json_of_file(const char *path)
+/* Opens a regular file; NULL: it cannot be read. */
+static FILE *open_regular(const char *path)
 {
     char why[WHY];
     int64_t bytes;
     int fd = file_open(AT_FDCWD, path, 0, &bytes, why);
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+    return fd < 0 ? NULL : fdopen(fd, "r");
+}
+
+json_t *json_of_file(const char *path)
+{
+    FILE *f = open_regular(path);
     json_t *j = f ? json_loadf(f, 0, NULL) : NULL;       /* reads no further than it is JSON */
     if (f)
         fclose(f);
@@ -371,10 +377,7 @@ json_t *json_of_file(const char *path)
 
 int jsonl_each(const char *path, JsonlEach *each, void *ctx)
 {
-    char why[WHY];
-    int64_t bytes;
-    int fd = file_open(AT_FDCWD, path, 0, &bytes, why);
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
+    FILE *f = open_regular(path);
     char *line = NULL;
     size_t room = 0;
     ssize_t n;

@@ -29,7 +29,7 @@ enum {
     WARPS = THREADS / 32,
     PAGE = 4096,
     STACK = 256 * 1024,
-    SHARED = 228 * 1024,
+    SHARED = EMULATION_SHARED,
     CANARY = 256
 };
 /* Shared memory: kernels declare it as `extern __shared__ char shared[]`. */

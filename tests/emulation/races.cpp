@@ -26,10 +26,14 @@ struct Byte { Access write, read[READERS]; };
 struct Page { uintptr_t number; Byte *bytes; };
 
 extern char shared[];
-static const size_t SHARED = 228 * 1024;
+#ifdef RACES
+enum { CHECKS = 1 };
+#else
+enum { CHECKS = 0 };           /* copies and atomics alone are told to us */
+#endif
 
 static uint32_t now = 1, launch, block;    /* times at which the running launch and block began */
-static int on;                             /* bool: a kernel runs */
+static int on;                             /* bool: a kernel runs, and its accesses are told */
 /* Times before which all that others have done is known: to all threads of the block; of a warp, to each
  * other; to the threads of a warp of what another warp has done. */
 static uint32_t known, warp_known[WARPS], warps_known[WARPS][WARPS];
@@ -39,7 +43,7 @@ static Page near[NEAR];
 
 void races_launch(int starts)
 {
-    on = starts;
+    on = CHECKS && starts;
     launch = ++now;
     if (now < 1u << 31)
         return;
@@ -104,6 +108,8 @@ static void place(uint32_t from, char *text, size_t size)
         pclose(f);
 }
 
+static int is_shared(const char *p) { return p >= shared && p < shared + EMULATION_SHARED; }
+
 [[noreturn]] static void race(const char *p, const Access &a, int wrote, uint32_t from, int writes)
 {
     char here[1000], there[1000], whose[60];
@@ -113,12 +119,11 @@ static void place(uint32_t from, char *text, size_t size)
         snprintf(whose, sizeof whose, "a thread of another block");
     else
         snprintf(whose, sizeof whose, "thread %d", a.thread);
-    int is_shared = p >= shared && p < shared + SHARED;
     emulation_fail("race in kernel %s: thread %d %s byte %zu of %s memory (%s) that %s %s (%s), and nothing "
                    "orders the two",
                    emulation_kernel(), emulation_thread(), writes ? "writes" : "reads",
-                   is_shared ? (size_t)(p - shared) : (size_t)p, is_shared ? "shared" : "device", here, whose,
-                   wrote ? "has written" : "has read", there);
+                   is_shared(p) ? (size_t)(p - shared) : (size_t)p, is_shared(p) ? "shared" : "device", here,
+                   whose, wrote ? "has written" : "has read", there);
 }
 
 static Byte *page(uintptr_t number)
@@ -158,14 +163,13 @@ static int first_base(struct dl_phdr_info *i, size_t, void *base)
 static void touch(const char *p, size_t n, int writes, int atomic, const void *caller)
 {
     static uintptr_t base;
-    int is_shared = p >= shared && p < shared + SHARED;
-    if (!on || (!is_shared && !memory_in_space(p)))
+    if (!on || (!is_shared(p) && !memory_in_space(p)))
         return;
     if (!base)
         dl_iterate_phdr(first_base, &base);
     Access mine = {now, (uint32_t)((uintptr_t)caller - base - 1), (uint16_t)emulation_thread(),
                    (uint16_t)atomic};
-    uint32_t since = is_shared ? block : launch;
+    uint32_t since = is_shared(p) ? block : launch;
     for (; n; n--, p++) {
         Byte *b = page((uintptr_t)p >> PAGE_SHIFT) + ((uintptr_t)p & (PAGE_BYTES - 1));
         const Access &w = b->write;

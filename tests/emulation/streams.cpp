@@ -577,7 +577,7 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
     p->totalGlobalMem = (size_t)emulation_option("EMULATION_MEMORY", (int64_t)4 << 30);
     p->sharedMemPerBlock = 48 * 1024;
     p->sharedMemPerBlockOptin = 227 * 1024;
-    p->sharedMemPerMultiprocessor = 228 * 1024;
+    p->sharedMemPerMultiprocessor = EMULATION_SHARED;
     p->warpSize = 32;
     p->maxThreadsPerBlock = 1024;
     p->multiProcessorCount = (int)emulation_option("EMULATION_SMS", 4);

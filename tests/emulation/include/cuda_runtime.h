@@ -278,7 +278,7 @@ static inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *blo
                                                                         int threads, size_t shared)
 {
     int by_threads = 2048 / (threads ? threads : 1),
-        by_shared = shared ? (int)(228 * 1024 / (shared + 1024)) : 32;
+        by_shared = shared ? (int)(EMULATION_SHARED / (shared + 1024)) : 32;
     *blocks = min(min(by_threads, by_shared), 32);
     return cudaSuccess;
 }

@@ -73,7 +73,7 @@ int emulation_site(int *state, const char *kind, const char *file, int line);
 void emulation_barrier(const char *file, int line);
 /* A barrier of `threads` threads of the block, whole warps; id: 1 .. 15. */
 void emulation_barrier_some(int id, int threads, const char *file, int line);
-enum { EMULATION_LANE_BYTES = 256 };
+enum { EMULATION_LANE_BYTES = 256, EMULATION_SHARED = 228 * 1024 };    /* shared memory of a multiprocessor */
 /* Waits for the other lanes of `mask` at this place and exchanges bytes with them. Returns the bytes of all
  * lanes, those of lane i at [i * bytes]; they stay valid until this lane's second meeting from here.
  *

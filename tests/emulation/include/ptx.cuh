@@ -19,7 +19,7 @@ static inline SharedAt shared_at(const void *p)
 
 static inline char *emulation_shared(SharedAt at, unsigned size, const char *what)
 {
-    if (at % size || at >= 228 * 1024)
+    if (at % size || at >= EMULATION_SHARED)
         emulation_fail("kernel address %u of shared memory in %s", at, what);
     return shared + at;
 }
