@@ -73,12 +73,32 @@ static void take_items(Pool *p, int thread)
         p->fn(p->ctx, i, thread);
 }
 
+static void leave(Pool *p)
+{
+    if (atomic_fetch_sub(&p->inside, 1) == 1 && atomic_load(&p->caller_sleeps))
+        futex_wake(&p->inside, 1);
+}
+
+/* The caller waits until no worker is inside. */
+static void wait_for_workers(Pool *p)
+{
+    for (uint32_t n; (n = atomic_load(&p->inside));) {
+        if (spin_until_changed(p, &p->inside, n))
+            continue;
+        atomic_store(&p->caller_sleeps, 1);
+        futex_wait(&p->inside, n);
+        atomic_store(&p->caller_sleeps, 0);
+    }
+}
+
 static void *worker_main(void *arg)
 {
     Worker w = *(Worker *)arg;
     Pool *p = w.p;
     free(arg);
     uint32_t seen = 0;
+    modes_look(POOL_THREAD);
+    leave(p);
     while (!atomic_load(&p->stop)) {
         if (!spin_until_changed(p, &p->job, seen)) {
             atomic_fetch_add(&p->sleepers, 1);
@@ -91,8 +111,7 @@ static void *worker_main(void *arg)
         if (atomic_load(&p->open))
             take_items(p, w.thread);
         modes_look(POOL_THREAD);
-        if (atomic_fetch_sub(&p->inside, 1) == 1 && atomic_load(&p->caller_sleeps))
-            futex_wake(&p->inside, 1);
+        leave(p);
     }
     return NULL;
 }
@@ -119,13 +138,7 @@ void pool_run(Pool *p, void (*fn)(void *ctx, int64_t item, int thread), void *ct
     wake_workers(p, items - 1 < p->threads - 1 ? (int)items - 1 : p->threads - 1);
     take_items(p, 0);
     atomic_store(&p->open, 0);
-    for (uint32_t n; (n = atomic_load(&p->inside));) {
-        if (spin_until_changed(p, &p->inside, n))
-            continue;
-        atomic_store(&p->caller_sleeps, 1);
-        futex_wait(&p->inside, n);
-        atomic_store(&p->caller_sleeps, 0);
-    }
+    wait_for_workers(p);
 }
 
 int pool_core_set(CoreSet *set)
@@ -144,7 +157,8 @@ Pool *pool_open(int threads)
     Pool *p = NULL;
     if (posix_memalign((void **)&p, 64, sizeof *p))
         die(EXIT_RESOURCE, "memory", "cannot allocate a thread pool; change: free memory on this machine");
-    *p = (Pool){.threads = threads, .spin = threads <= pool_cores(), .owner = getpid()};
+    *p = (Pool){.threads = threads, .spin = threads <= pool_cores(), .owner = getpid(),
+                .inside = (uint32_t)threads - 1};
     p->workers = xcalloc((size_t)threads, sizeof *p->workers);
     for (int i = 1; i < threads; i++) {
         Worker *w = xcalloc(1, sizeof *w);
@@ -153,6 +167,7 @@ Pool *pool_open(int threads)
             die(EXIT_RESOURCE, "threads", "cannot start thread %d of %d; change: use fewer threads, or raise "
                 "the limit on processes (ulimit -u)", i, threads);
     }
+    wait_for_workers(p);       /* each has looked at its modes, even if it gets no item for many steps */
     return p;
 }
 
