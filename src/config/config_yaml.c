@@ -6,6 +6,7 @@
  * environment variable. */
 #define _GNU_SOURCE
 #include "config_table.h"
+#include "utf8.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -74,32 +75,6 @@ static int next(Reader *r)
     if (many)
         COMPLAIN(r, e->start_mark, "more than %d nodes", NODES_MAX);
     return !deep && !many;
-}
-
-static int utf8_length(const unsigned char *s, size_t left)
-{
-    if (s[0] < 0x80)
-        return 1;
-    int n = s[0] >= 0xC2 && s[0] < 0xE0   ? 2
-            : s[0] >= 0xE0 && s[0] < 0xF0 ? 3 : s[0] >= 0xF0 && s[0] < 0xF5 ? 4 : 0;
-    if (!n || (size_t)n > left)
-        return 0;
-    for (int i = 1; i < n; i++)
-        if ((s[i] & 0xC0) != 0x80)
-            return 0;
-    if ((s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] >= 0xA0) || (s[0] == 0xF0 && s[1] < 0x90) ||
-        (s[0] == 0xF4 && s[1] >= 0x90))
-        return 0;                                      /* overlong, a surrogate, or above U+10FFFF */
-    return n;
-}
-
-/* Returns the offset of the first byte that is not UTF-8; `size`: all are. */
-static size_t utf8_end(const char *text, size_t size)
-{
-    size_t i = 0;
-    for (int n; i < size && (n = utf8_length((const unsigned char *)text + i, size - i)); i += (size_t)n)
-        ;
-    return i;
 }
 
 /* Replaces every ${NAME} in *text. Returns 0 and adds a violation if a variable is not defined. */

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "jsonl.h"
 #include "file.h"
+#include "utf8.h"
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -56,22 +57,6 @@ static int64_t plain_run(const unsigned char *p, const unsigned char *end)
     while (q < end && *q >= 32 && *q < 128 && *q != '"' && *q != '\\')
         q++;
     return q - p;
-}
-
-/* Returns the bytes of the UTF-8 sequence at p; 0: it is not UTF-8 (Unicode 15, table 3-7). */
-static int utf8_length(const unsigned char *p, const unsigned char *end)
-{
-    int n = *p >= 0xc2 && *p <= 0xdf ? 2 : *p >= 0xe0 && *p <= 0xef ? 3 : *p >= 0xf0 && *p <= 0xf4 ? 4 : 0;
-    if (!n || end - p < n)
-        return 0;
-    unsigned char low = *p == 0xe0 ? 0xa0 : *p == 0xf0 ? 0x90 : 0x80;
-    unsigned char top = *p == 0xed ? 0x9f : *p == 0xf4 ? 0x8f : 0xbf;
-    if (p[1] < low || p[1] > top)
-        return 0;
-    for (int i = 2; i < n; i++)
-        if ((p[i] & 0xc0) != 0x80)
-            return 0;
-    return n;
 }
 
 static int utf8_put(char *out, uint32_t c)
