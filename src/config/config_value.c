@@ -72,7 +72,8 @@ char *quoted(const char *text, size_t len)
     *p++ = '\'';
     for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)text[i];
-        if (i >= SHOWN && (c & 0xC0) != 0x80) {        /* cut between two characters of UTF-8 */
+        /* cut between two characters of UTF-8, whose bytes behind the first are 3 at most */
+        if (i >= SHOWN && ((c & 0xC0) != 0x80 || i >= SHOWN + 3)) {
             p += sprintf(p, "...");
             break;
         }

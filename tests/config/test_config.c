@@ -486,6 +486,14 @@ static void test_arguments(void)
         free(value);
         free(t.text);
     }
+    /* bytes that continue a character and follow none: a message quotes no more of them than of others */
+    char wild[2048] = "", *arg = wild;
+    memset(wild, 'a', 60);
+    memset(wild + 60, 0x80, sizeof wild - 61);
+    Text t = compose(NULL, NULL, NULL);
+    Check k = read_text(t.text, t.size, 1, &arg, 1, USE_TRAIN);
+    CHECK(k.n == 1 && strlen(k.list[0].text) < 100, "%zu bytes: %s", strlen(k.list[0].text), listing(&k));
+    free(t.text);
 }
 
 /* ---- required keys ---- */
