@@ -242,7 +242,9 @@ const char *report_bytes_text(char t[32], double v)
 const char *report_grouped(char t[32], double v)
 {
     char digits[32];
-    int n = snprintf(digits, sizeof digits, "%.0f", v), out = 0;
+    int huge = fabs(v) >= 1e18, n = snprintf(digits, sizeof digits, huge ? "%.3g" : "%.0f", v), out = 0;
+    if (huge)
+        return strcpy(t, digits);
     for (int i = 0; i < n; i++) {
         if (i && (n - i) % 3 == 0 && digits[i - 1] != '-')
             t[out++] = ',';

@@ -52,7 +52,8 @@ double report_last_of(const Report *r, int column);
 double report_largest(const double *v, int64_t n);
 double report_median(const double *v, int64_t n);
 
-/* Return t: 1234567 as "1.23 M"; 1048576 as "1.0 MiB"; 1234567 as "1,234,567"; 12.3 as "12.3 ms". */
+/* Return t: 1234567 as "1.23 M"; 1048576 as "1.0 MiB"; 1234567 as "1,234,567", 1e18 as "1e+18"; 12.3 as
+ * "12.3 ms". */
 const char *report_count_text(char t[32], double v);
 const char *report_bytes_text(char t[32], double v);
 const char *report_grouped(char t[32], double v);

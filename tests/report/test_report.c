@@ -593,6 +593,10 @@ static void test_report(void)
     CHECK(!strstr(page, "class=\"loads\"") && !strstr(page, "worst layer"), "no experts, no load of them");
     CHECK(!strstr(page, "class=\"notice\""), "a notice of nothing");
     free(page);
+    write_text(dir, "metrics.jsonl", "{\"iteration\": 1, \"lm_loss\": 2, \"tokens_per_second\": -1e300}\n");
+    page = report_of(dir);
+    CHECK(strstr(page, "<dd class=\"v\">-1e+300<small> tokens/s<"), "a number of more digits than have room");
+    free(page);
     write_text(dir, "metrics.jsonl", "{\"iteration\": 1, \"lm_loss\": 2, \"skipped_iterations\": 3}\n");
     page = report_of(dir);
     CHECK(strstr(page, "Steps that the weights have not seen, skipped by the loss scaler or by on_spike: "
