@@ -70,6 +70,7 @@ static int is_key(const char *arg, const char *const *keys)
 char *start_command(const Config *cfg, int argc, char **argv, const char *const *without, const char *with)
 {
     char **kept = xcalloc((size_t)argc + 1, sizeof *kept), *words, *line;
+    char *program = args_text(1, &program_invocation_name);
     int n = 0;
     for (int i = 0; i < argc; i++)
         if (!is_key(argv[i], without))
@@ -79,9 +80,10 @@ char *start_command(const Config *cfg, int argc, char **argv, const char *const 
     if (launcher)
         line = xasprintf("%s%s%s", launcher, words, with);
     else if (cfg->world > 1)
-        line = xasprintf("mpirun -n %d %s%s%s", cfg->world, program_invocation_name, words, with);
+        line = xasprintf("mpirun -n %d%s%s%s", cfg->world, program, words, with);
     else
-        line = xasprintf("%s%s%s", program_invocation_name, words, with);
+        line = xasprintf("%s%s%s", program + 1, words, with);
+    free(program);
     free(words);
     free(kept);
     return line;

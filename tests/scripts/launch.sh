@@ -222,6 +222,9 @@ for line in "$(printf 'a\033[31m')" "$(printf 'a\302\233b')" 'a\033[31m' "$(prin
 done
 [ ! -e "$work/made" ] || { echo "# a list of hosts has run a command"; bad=1; }
 printf 'localhost slots=2\nlocalhost slots=2\n' > "$work/hosts"
+for number in 08 99999999999999999999; do    # printf takes the first for octal, test compares no such as the second
+    refused 2 "usage\] --restarts takes a number, not '$number'" scripts/launch -n 2 --restarts $number "$work/tiny.yaml"
+done
 refused 2 "usage\] $work/hosts, line 2 names localhost again" scripts/launch -n 2 --hosts "$work/hosts" --restarts 2 "$work/tiny.yaml"
 GRIDIRON_START_SECONDS=x refused 2 'environment\] GRIDIRON_START_SECONDS=x' scripts/launch -n 2 "$work/tiny.yaml"
 GRIDIRON_END_SECONDS=0 refused 2 'environment\] GRIDIRON_END_SECONDS=0' scripts/launch -n 2 "$work/tiny.yaml"

@@ -99,6 +99,18 @@ says "^go on .*scripts/launch -n 2 tiny.yaml save=L .*load=latest"
 sh -c "$(sed -n 's/^go on *//p' log) exit_interval=9" > log 2> errors || [ $? = 75 ] || fail "two ranks, going on"
 says "resuming after iteration 5"; says "iteration 9 of 40 is done"
 
+# paths with blanks and quotes: a shell takes the command apart as it was given
+mkdir "an owner's"
+ln -s "$TRAIN" "an owner's/train"
+ln -s "$here" "an owner's/tree"
+"an owner's/train" tiny.yaml save=blank exit_interval=5 cpu_isa="$ISA" > log 2> errors || [ $? = 75 ] || fail "a path with a blank"
+sh -c "$(sed -n 's/^go on *//p' log) exit_interval=9" > log 2> errors || [ $? = 75 ] || fail "a path with a blank, going on"
+says "resuming after iteration 5"
+"an owner's/tree/scripts/launch" -n 2 tiny.yaml save=blanks exit_interval=5 cpu_isa="$ISA" > log 2> errors || [ $? = 75 ] ||
+    fail "a launcher's path with a blank"
+sh -c "$(sed -n 's/^go on *//p' log) exit_interval=9" > log 2> errors || [ $? = 75 ] || fail "its going on: $(cat log)"
+says "resuming after iteration 5"
+
 # a resume from an earlier checkpoint moves the later ones aside, and none of them is the newest any more
 want 75 tiny.yaml save=X load=X/checkpoints/iter_0000010 exit_interval=12 train_iters=40
 says "are in X/replaced.1 now"
