@@ -6,6 +6,7 @@
 #include "config_rules.h"
 #include "device.h"
 #include "placement.h"
+#include "utf8.h"
 #include <ctype.h>
 #include <float.h>
 
@@ -541,6 +542,9 @@ static void rules_rest(Check *k, ConfigUse use)
          "%ld keeps copies in a folder of scripts/launch --restarts, which has not started this run; leave "
          "it out, or start with --restarts N", c->memory_save_interval);
     DERIVE(save, ON1(save), config_default_save(c->path));
+    RULE(ON1(save), (use & USE_STEPS) && utf8_end(c->save, strlen(c->save)) < strlen(c->save),
+         "%s, which follows from the configuration's name, is not UTF-8, as config.yaml is; give save",
+         quoted(c->save, strlen(c->save)));
 }
 
 /* Checks clock_* keys. Commands that only look at a layout (schedule, plan) take times of its virtual

@@ -99,6 +99,14 @@ says "^go on .*scripts/launch -n 2 tiny.yaml save=L .*load=latest"
 sh -c "$(sed -n 's/^go on *//p' log) exit_interval=9" > log 2> errors || [ $? = 75 ] || fail "two ranks, going on"
 says "resuming after iteration 5"; says "iteration 9 of 40 is done"
 
+# a name that is not UTF-8 can be no folder's that config.yaml names
+latin=$(printf 'caf\351')
+cp tiny.yaml "$latin.yaml"
+want 2 "$latin.yaml" train_iters=2
+LC_ALL=C grep -q 'save: .*not UTF-8.*give save' errors && [ ! -e runs ] || fail "a name that is not UTF-8"
+want 0 "$latin.yaml" train_iters=2 save=latin
+want 0 tiny.yaml save=latin load=latest train_iters=3 lr_decay_iters=2
+
 # paths with blanks and quotes: a shell takes the command apart as it was given
 mkdir "an owner's"
 ln -s "$TRAIN" "an owner's/train"
