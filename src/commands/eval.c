@@ -21,7 +21,7 @@ static Split split_named(const char *name)
 
 static void print_json(const char *dir, const char *split, const Evaluated *e)
 {
-    json_t *j = json_pack("{s:s s:I}", "checkpoint", dir, "tokens", (json_int_t)e->tokens);
+    json_t *j = json_pack("{s:o s:I}", "checkpoint", json_text(dir), "tokens", (json_int_t)e->tokens);
     char key[32];
     snprintf(key, sizeof key, "%s_loss", split);
     json_object_set_new(j, key, json_number(e->loss));

@@ -311,7 +311,7 @@ static json_t *huggingface(const char *path)
     json_object_set_new(o, "model_type", json_is_string(type) ? json_incref(type) : json_null());
     json_object_set_new(o, "can_import", json_boolean(cfg != NULL));
     if (!cfg && json_is_object(hf))
-        json_object_set_new(o, "cannot_express", json_string(reason));
+        json_object_set_new(o, "cannot_express", json_text(reason));
     if (cfg)
         json_object_set_new(o, "parameters", json_integer(params_count(cfg)));
     count_active(o, cfg);

@@ -169,8 +169,9 @@ static void print_json(const Replay *p)
     json_t *parts = json_array();
     for (int i = 0; i < p->parts; i++)
         json_array_append_new(parts, seen_json(&p->part[i]));
-    json_print(stdout, json_pack("{s:s s:I s:s? s:I s:b s:b s:b s:o s:o s:o s:o}", "event", p->kept.event,
-                                 "iteration", (json_int_t)p->kept.iteration, "checkpoint", p->from, "steps",
+    json_print(stdout, json_pack("{s:s s:I s:o s:I s:b s:b s:b s:o s:o s:o s:o}", "event", p->kept.event,
+                                 "iteration", (json_int_t)p->kept.iteration,
+                                 "checkpoint", p->from ? json_text(p->from) : json_null(), "steps",
                                  (json_int_t)p->steps, "again", came_again(p), "bitwise", bitwise(p),
                                  "corpus_changed", p->changed, "kept_loss", json_number(p->kept.loss),
                                  "kept_grad_norm", json_number(p->kept.norm), "batch", seen_json(&p->whole),

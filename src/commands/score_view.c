@@ -26,14 +26,16 @@ static json_t *as_json(const Score *s, const Machine *m)
     json_t *rows = json_array(), *sets = json_object();
     for (int i = 0; i < s->n; i++) {
         const ScoreRow *r = &s->row[i];
+        json_t *set = json_text(r->set);
         json_array_append_new(
-            rows, json_pack("{s:s s:s s:i s:o s:o s:o s:o s:I s:b}", "name", r->name, "set", r->set, "world",
-                            r->world, "measured_s", json_number(r->measured), "predicted_s",
+            rows, json_pack("{s:o s:O s:i s:o s:o s:o s:o s:I s:b}", "name", json_text(r->name), "set", set,
+                            "world", r->world, "measured_s", json_number(r->measured), "predicted_s",
                             json_number(r->predicted), "error_percent", json_number(100 * score_error(r)),
                             "bubble", json_number(r->bubble), "memory", (json_int_t)r->memory, "fits",
                             r->fits));
         if (first_of_set(s, i))
-            json_object_set_new(sets, r->set, mean_json(s, r->set));
+            json_object_set_new(sets, json_string_value(set), mean_json(s, r->set));
+        json_decref(set);
     }
     return json_pack("{s:s s:o s:o s:o}", "machine", m->name, "rows", rows, "sets", sets, "all",
                      mean_json(s, NULL));

@@ -168,7 +168,7 @@ static void add_row(Score *s, Table *t, const char *line, const Machine *m, int 
                     t->line, cell_of(t, COLUMN_WORLD));
     s->row = xrealloc(s->row, (size_t)(s->n + 1) * sizeof *s->row);
     ScoreRow *r = &s->row[s->n++];
-    *r = (ScoreRow){.name = xstrdup(cell_of(t, COLUMN_NAME)), .set = xstrdup(cell_of(t, COLUMN_SET)),
+    *r = (ScoreRow){.name = text_shown(cell_of(t, COLUMN_NAME)), .set = text_shown(cell_of(t, COLUMN_SET)),
                     .line = t->line, .world = (int)world,
                     .measured = number_of(t, t->at[COLUMN_STEP] >= 0 ? COLUMN_STEP : COLUMN_TOKENS)};
     predict_row(r, t, m, nargs, args);

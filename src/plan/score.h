@@ -3,7 +3,7 @@
 #define SCORE_H
 #include "machine.h"
 
-/* A line of a table. Texts live as long as the Score. */
+/* A line of a table. Texts live as long as the Score, and have no control characters. */
 typedef struct {
     const char *name;          /* of the run */
     const char *set;           /* rows of one set are averaged together; "": no set */

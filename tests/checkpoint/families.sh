@@ -133,6 +133,12 @@ last_loss() { sed -n 's/.*"lm_loss": \([0-9.]*\).*/\1/p' "$1/metrics.jsonl" | ta
 [ "$(last_loss "$work/ends")" = "$(last_loss "$work/named")" ] && grep -q 'eod_id: 101' "$work/ends/config.yaml" ||
     { echo "end-of-document is not the checkpoint's"; exit 1; }
 
+# a reason that is cut within a character is said
+mkdir "$work/strange"
+printf '{"model_type": "x%s"}' "$(printf '\303\251%.0s' $(seq 60))" > "$work/strange/config.json"
+"$TRAIN" inspect "$work/strange" --json > "$work/log" 2>&1 && rc=0 || rc=$?
+grep -q '"cannot_express": "' "$work/log" || { echo "inspect does not say why it cannot import"; cat "$work/log"; exit 1; }
+
 # inspect counts all parameters and those that a token visits: two layers of four experts, of which it visits two
 run "$work/llama.yaml" num_moe_experts=4 moe_router_topk=2 moe_ffn_hidden_size=8 \
     "save=$work/moe" train_iters=1

@@ -39,6 +39,13 @@ error=$(sed -n 's/.*"error_percent": \([0-9.e+-]*\).*/\1/p' "$work/out")
 awk -v e="$error" 'BEGIN { exit !(e > -50.000001 && e < -49.999999) }' || fail "half as long as measured: $error %"
 grep -Fq '"name": "half, \"quoted\""' "$work/out" || fail "a quoted cell"
 
+# a name and a set that are not UTF-8, with a character that a terminal obeys
+{ sed -n 2p "$work/rows.csv"; printf 'caf\351 \033m,16,base.yaml,1,4,1024,16,2,64,d\351t\n'; } > "$work/latin.csv"
+"$TRAIN" score "$work/latin.csv" --machine $machine micro_batch_size=2 --json > "$work/latin" 2> "$work/err" || fail "Latin-1"
+grep -q '"name": "caf? ?m"' "$work/latin" && [ "$(grep -c '"d?t"' "$work/latin")" = 2 ] || fail "Latin-1: $(cat "$work/latin")"
+"$TRAIN" score "$work/latin.csv" --machine $machine micro_batch_size=2 > "$work/latin" 2> "$work/err" || fail "Latin-1 as text"
+! LC_ALL=C grep -q "$(printf '\033')" "$work/latin" || fail "a control character"
+
 # as spreadsheets write it: a byte-order mark, and two characters at the end of a line
 { printf '\357\273\277'; sed -e 1d -e 's/$/\r/' "$work/rows.csv"; } > "$work/marked.csv"
 "$TRAIN" score "$work/marked.csv" --machine $machine micro_batch_size=2 --json > "$work/again" 2> "$work/err" ||

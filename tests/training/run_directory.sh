@@ -106,6 +106,10 @@ want 2 "$latin.yaml" train_iters=2
 LC_ALL=C grep -q 'save: .*not UTF-8.*give save' errors && [ ! -e runs ] || fail "a name that is not UTF-8"
 want 0 "$latin.yaml" train_iters=2 save=latin
 want 0 tiny.yaml save=latin load=latest train_iters=3 lr_decay_iters=2
+mkdir runs
+cp -r latin "runs/$latin"
+want 0 eval "$latin.yaml" load=latest --json
+grep -q '"checkpoint": "runs/caf?/checkpoints/iter_0000003", "tokens"' log || fail "no JSON of a folder that is not UTF-8"
 
 # paths with blanks and quotes: a shell takes the command apart as it was given
 mkdir "an owner's"

@@ -194,6 +194,12 @@ sed -nE 's/^ *"loss": ([^,]*),$/\1/p' "$work/log" | awk '      # the batch, and 
     { sum += $1; most = $1 > most ? $1 : most }
     END { d = sum / 4 - whole; exit !(NR == 5 && d * d < 1e-20 && most > 1.3 * whole) }' ||
     bad "other microbatches"
+latin=$work/$(printf 'caf\351')          # JSON of a folder whose name is no UTF-8
+cp -r "$work/skip" "$latin"
+run 1 0 replay "$latin" --iteration "$at" --json
+said again true
+grep -q '"checkpoint": ".*/caf?/checkpoints/' "$work/log" || bad "a folder that is not UTF-8"
+rm -r "$latin"
 run 4 0 replay "$work/skip" --iteration "$at" --json \
     tensor_model_parallel_size=2 pipeline_model_parallel_size=2
 said again true iteration "$at"
