@@ -19,9 +19,9 @@
 #include "pool.h"
 #include "progress.h"
 #include "tokenizer.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fts.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -182,27 +182,61 @@ static void add_input(Job *j, const char *path)
     j->bytes += size - from;
 }
 
-static int by_name(const FTSENT **a, const FTSENT **b) { return strcmp((*a)->fts_name, (*b)->fts_name); }
-
-static void add_folder(Job *j, const char *path)
+static int by_name(const void *a, const void *b)
 {
-    char *const roots[] = {(char *)(uintptr_t)path, NULL};
-    FTS *fts = fts_open(roots, FTS_LOGICAL | FTS_NOCHDIR, by_name);
-    for (FTSENT *e; fts && (e = fts_read(fts));) {
-        if (e->fts_level > 0 && e->fts_name[0] == '.')
-            fts_set(fts, e, FTS_SKIP);
-        else if (e->fts_info == FTS_F)
-            add_input(j, e->fts_path);
-        else if (e->fts_info == FTS_DNR || e->fts_info == FTS_ERR || e->fts_info == FTS_NS)
-            give_up(j, EXIT_DATA, "text", xasprintf("%s: cannot read: %s; change: its permissions",
-                                                    e->fts_path, strerror(e->fts_errno)));
-        else if (e->fts_info == FTS_SLNONE || e->fts_info == FTS_DC)
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* The names in a folder, [*n] without hidden ones, sorted; all on the heap. */
+static char **names_in(Job *j, const char *path, int64_t *n)
+{
+    char **name = NULL;
+    DIR *dir = opendir(path);
+    *n = 0;
+    for (struct dirent *e; dir && (errno = 0, e = readdir(dir));)
+        if (e->d_name[0] != '.') {
+            name = xgrow(name, *n, sizeof *name);
+            name[(*n)++] = xstrdup(e->d_name);
+        }
+    if (errno)
+        give_up(j, EXIT_DATA, "text", xasprintf("%s: cannot read: %s; change: its permissions, or check the "
+                                                "disk", path, strerror(errno)));
+    closedir(dir);
+    if (*n)
+        qsort(name, (size_t)*n, sizeof *name, by_name);
+    return name;
+}
+
+/* A folder that is being read, and those that it lies in. */
+typedef struct Folder { struct stat s; const struct Folder *above; } Folder;
+
+static void add_folder(Job *j, const char *path, const Folder *above)
+{
+    Folder here = {.above = above};
+    struct stat s;
+    int64_t n;
+    char **name = names_in(j, path, &n);
+    if (stat(path, &here.s))
+        give_up(j, EXIT_DATA, "text", xasprintf("%s: %s; change: its permissions", path, strerror(errno)));
+    for (const Folder *f = above; f; f = f->above)
+        if (f->s.st_dev == here.s.st_dev && f->s.st_ino == here.s.st_ino)
             give_up(j, EXIT_DATA, "text",
-                    xasprintf("%s: a link to %s; change: remove it", e->fts_path,
-                              e->fts_info == FTS_DC ? "a folder that it lies in" : "nothing"));
+                    xasprintf("%s: a link to a folder that it lies in; change: remove it", path));
+    for (int64_t i = 0; i < n; i++) {
+        char *in = xasprintf("%s%s%s", path, path[strlen(path) - 1] == '/' ? "" : "/", name[i]);
+        int there = !stat(in, &s);
+        if (!there && (errno == ENOENT || errno == ELOOP))
+            give_up(j, EXIT_DATA, "text", xasprintf("%s: a link to nothing; change: remove it", in));
+        if (!there)
+            give_up(j, EXIT_DATA, "text", xasprintf("%s: %s; change: its permissions", in, strerror(errno)));
+        if (S_ISDIR(s.st_mode))
+            add_folder(j, in, &here);
+        else if (S_ISREG(s.st_mode))
+            add_input(j, in);
+        free(in);
+        free(name[i]);
     }
-    if (fts)
-        fts_close(fts);
+    free(name);
 }
 
 /* ---- one item, in a thread ---- */
@@ -558,7 +592,7 @@ static const char *in_place_of(const char *flag)
         {"--append-eod", "leave it out: it is what happens without --no-append-eod"},
         {"--workers", "--threads N"},
         {"--tokenizer-type", "--tokenizer byte"},
-        {"-", "/dev/stdin, which is one document"},
+        {"-", "the path of a file; write what comes through a pipe to one first"},
     };
     size_t n = strcspn(flag, "=");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -592,7 +626,7 @@ static void parse(Job *j, int argc, char **argv)
     for (int i = 0; i < a.n; i++) {
         struct stat s;
         if (!stat(a.v[i], &s) && S_ISDIR(s.st_mode))
-            add_folder(j, a.v[i]);
+            add_folder(j, a.v[i], NULL);
         else
             add_input(j, a.v[i]);
     }

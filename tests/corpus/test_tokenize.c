@@ -9,6 +9,7 @@
 #include "test.h"
 #include "commands.h"
 #include "tokenizer.h"
+#include <dirent.h>
 #include <jansson.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -431,6 +432,35 @@ static void run_killed(void *arg)
     run_tokenize(arg);
 }
 
+struct dirent *readdir(DIR *dir) { return faulty("readdir") ? NULL : (struct dirent *)readdir64(dir); }
+
+static void run_failing(void *arg)
+{
+    fault.error = EIO;
+    run_killed(arg);
+}
+
+/* A folder that cannot be read to its end is no shorter folder. */
+static void test_failing_folder(void)
+{
+    char *dir = in_work("failing"), *to = in_work("failing-out"), *a = in_work("failing/a"),
+         *b = in_work("failing/b"), *bin = in_work("failing-out.bin");
+    CHECK(!mkdir(dir, 0700), "set up");
+    put_text(a, "one");
+    put_text(b, "two");
+    killed_in = "readdir";
+    memcpy(arguments, ((char *[16]){"tokenize", dir, "-o", to}), sizeof arguments);
+    for (killed_at = 1; killed_at <= 4; killed_at++)       /* ".", "..", and two names */
+        CHECK(child(run_failing, NULL, EXIT_DATA, "failing: cannot read: Input/output error"), "%s", said);
+    CHECK(access(bin, F_OK), "a corpus of a part");
+    killed_at = 6;
+    CHECK(child(run_failing, NULL, 0, ""), "%s", said);
+    CHECK(holds(to, 2, (const char *[]){"one", "two"}, 1), "%s", said);
+    char *all[] = {dir, to, a, b, bin};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
+}
+
 /* Makes folder/corpus of the text. */
 static int make_corpus(const char *text, char *to)
 {
@@ -566,6 +596,7 @@ int main(void)
     test_mixed_folder();
     test_batches();
     test_inspect();
+    test_failing_folder();
     test_killed();
     test_at_once();
     test_signals();
