@@ -7,7 +7,6 @@
 #include "start.h"
 #include "tokenizer.h"
 #include <ctype.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
@@ -156,15 +155,16 @@ static void keep_sample(const char *checkpoint, const Tokenizer *tok, const Prom
     char *clean = valid_utf8(text, bytes), *asked = valid_utf8(prompt->text, prompt->bytes);
     json_t *j =
         json_pack("{s:I s:s s:s}", "iteration", (json_int_t)iteration, "prompt", asked, "text", clean);
-    char *line = json_dumps(j, JSON_COMPACT);
-    int fd = file_open_append(AT_FDCWD, path, 0, why);
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "a");
-    int ok = f && fprintf(f, "%s\n", line) > 0;
-    ok = (!f || !fclose(f)) && ok;
+    char *dump = json_dumps(j, JSON_COMPACT), *line = xasprintf("%s\n", dump);
+    int fd = file_open_append(AT_FDCWD, path, 0, why),
+        ok = fd >= 0 && (file_append(fd, line, strlen(line)) || file_errno(why, "cannot write"));
+    if (fd >= 0)
+        close(fd);
     if (!ok)
-        warn("%s lacks this text: %s", path, fd < 0 ? why : strerror(errno));
+        warn("%s lacks this text: %s", path, why);
     else if (!report_write(dir, why))
         warn("the report lacks this text: %s", why);
+    free(dump);
     free(line);
     json_decref(j);
     free(asked);

@@ -135,6 +135,14 @@ exits 4 "holds no checkpoint: .*Megatron-LM" "$work/whole.yaml" "load=$work/mega
 exits 4 "checkpoints/ holds no checkpoint: .*run directory" "$work/whole.yaml" "load=$work/start/checkpoints/" "save=$work/no"
 cp -r "$work/start" "$work/torn" && truncate -s -9 "$work/torn/checkpoints/iter_0000000/manifest.json"
 exits 4 "torn.*manifest.json" generate "load=$work/torn"
+# a text of samples.jsonl is one write, however long: those of several commands do not mix
+if strace -o /dev/null true 2> /dev/null; then
+    tiny "$work/long.yaml" model.seq_length=1024 data.split="'1'" train.eval_iters=0 train.train_iters=1
+    run "$work/long.yaml" "save=$work/wordy"
+    strace -f -y -qq -e trace=write -o "$work/calls" "$TRAIN" generate "load=$work/wordy" --tokens 8 \
+        --prompt "$(head -c 900 /dev/zero | tr '\0' '\001')" > "$work/log" 2>&1 || fail "a long prompt"
+    [ "$(grep -c 'write(.*samples.jsonl' "$work/calls")" = 1 ] || fail "several writes of a line"
+fi
 exits 2 "CONFIG" eval
 exits 2 "data_path: missing" eval "load=$work/start"
 echo "said once"
