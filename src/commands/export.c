@@ -2,7 +2,7 @@
  *
  * It writes config.json, generation_config.json and model.safetensors, or numbered files with an index
  * if there are more than --shard-bytes of weights. One tensor is in memory at a time. The directory is
- * written as OUT.tmp and renamed when it is whole. */
+ * written as OUT.tmp and renamed when it is whole; what dies before that removes it. */
 #define _GNU_SOURCE
 #include "checkpoint.h"
 #include "commands.h"
@@ -26,8 +26,18 @@ typedef struct {
     int shard;
 } Item;
 
-#define REFUSE(...) die(EXIT_CHECKPOINT, "export", __VA_ARGS__)
-#define DISK(why) die(EXIT_RESOURCE, "export", "%s; change: free space, or -o another folder", why)
+static const char *unfinished;     /* OUT.tmp while it is written */
+
+static void remove_unfinished(void)
+{
+    char why[WHY];
+    if (unfinished)
+        file_remove_dir(AT_FDCWD, unfinished, why);
+}
+
+#define GIVE_UP(...) (remove_unfinished(), die(__VA_ARGS__))
+#define REFUSE(...) GIVE_UP(EXIT_CHECKPOINT, "export", __VA_ARGS__)
+#define DISK(why) GIVE_UP(EXIT_RESOURCE, "export", "%s; change: free space, or -o another folder", why)
 
 static void open_whole(Source *s, const char *path)
 {
@@ -113,8 +123,9 @@ static void write_shard(Source *s, int dir, const char *name, const Item *item, 
             REFUSE("%s: %s; change: give another checkpoint", s->dir, why);
         int64_t odd = convert_count_not_finite(data, m->type, m->hf.rows * cols);
         if (odd)
-            die(EXIT_NUMERIC, "not-finite", "%s: tensor %s has %ld value%s NaN or infinite; change: give an "
-                "earlier checkpoint", s->dir, m->from->name, odd, odd == 1 ? " that is" : "s that are");
+            GIVE_UP(EXIT_NUMERIC, "not-finite", "%s: tensor %s has %ld value%s NaN or infinite; change: "
+                    "give an earlier checkpoint", s->dir, m->from->name, odd,
+                    odd == 1 ? " that is" : "s that are");
         if (m->hf.transposed) {
             char *turned = xcalloc(1, (size_t)m->bytes);
             hf_transpose(turned, data, m->hf.rows, cols, dtype_size(m->type));
@@ -205,6 +216,7 @@ static int open_output(const char *out, const char *tmp)
             strerror(errno));
     if (!file_remove_dir(AT_FDCWD, tmp, why) || !file_make_dirs(tmp, why))
         DISK(why);
+    unfinished = tmp;
     int dir = file_open_dir(AT_FDCWD, tmp, 1, why);
     if (dir < 0)
         DISK(why);

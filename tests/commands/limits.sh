@@ -35,6 +35,7 @@ for key in newest whole; do
 done
 wanted 5 'File too large' sh -c 'ulimit -f 8 && exec "$@"' sh "$TRAIN" tokenize parallel -o "$work/large"
 wanted 5 'File too large' sh -c 'ulimit -f 64 && exec "$@"' sh "$TRAIN" export "$work/run" -o "$work/hf"
+[ ! -e "$work/hf.tmp" ] || { echo "export has left hf.tmp"; bad=1; }
 wanted 5 'larger than 4 KB' sh -c 'ulimit -f 8 && exec "$@"' sh scripts/launch -n 2 "$work/tiny.yaml" save="$work/two"
 wanted 5 'File too large' sh -c 'ulimit -f 40000 && exec "$@"' sh scripts/launch -n 2 "$work/tiny.yaml" save="$work/two"
 # the order of the samples of one process is no file: here it takes more bytes than a file may have
