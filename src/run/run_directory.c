@@ -280,7 +280,7 @@ static int copy_metrics(const char *from, const char *to, char why[WHY])
 static int replace_later(const RunDirectory *d, int64_t iteration, char why[WHY])
 {
     char *folder = xasprintf("%s/checkpoints", d->path), *base = xasprintf("%s/replaced", d->path),
-         *to = NULL;
+         *name = NULL, *to = NULL;
     DIR *dir = opendir(folder);
     int ok = 1;
     for (struct dirent *e; ok && dir && (e = readdir(dir));) {
@@ -288,11 +288,9 @@ static int replace_later(const RunDirectory *d, int64_t iteration, char why[WHY]
         if (!source_iteration(e->d_name, &later) || later <= iteration)
             continue;
         if (!to) {
-            char *name = free_name(base);
+            name = free_name(base);
             to = xasprintf("%s/checkpoints", name);
             ok = file_make_dirs(to, why) && copy_metrics(d->path, name, why);
-            printf("checkpoints after iteration %" PRId64 " are in %s now\n", iteration, name);
-            free(name);
         }
         char *from = xasprintf("%s/%s", folder, e->d_name), *there = xasprintf("%s/%s", to, e->d_name);
         if (ok && rename(from, there) < 0)
@@ -300,10 +298,13 @@ static int replace_later(const RunDirectory *d, int64_t iteration, char why[WHY]
         free(from);
         free(there);
     }
+    if (ok && to)
+        printf("checkpoints after iteration %" PRId64 " are in %s now\n", iteration, name);
     if (dir)
         closedir(dir);
     free(folder);
     free(base);
+    free(name);
     free(to);
     return ok;
 }

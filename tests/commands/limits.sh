@@ -36,6 +36,11 @@ done
 wanted 5 'File too large' sh -c 'ulimit -f 8 && exec "$@"' sh "$TRAIN" tokenize parallel -o "$work/large"
 wanted 5 'File too large' sh -c 'ulimit -f 64 && exec "$@"' sh "$TRAIN" export "$work/run" -o "$work/hf"
 [ ! -e "$work/hf.tmp" ] || { echo "export has left hf.tmp"; bad=1; }
+# a resume from an earlier checkpoint cannot copy the metrics: later checkpoints stay, and no other place is named
+"$TRAIN" "$work/tiny.yaml" save="$work/later" save_interval=1 train_iters=30 > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+wanted 5 'metrics.jsonl.*File too large' sh -c 'ulimit -f 16 && exec "$@"' sh "$TRAIN" "$work/tiny.yaml" save="$work/later" \
+    load="$work/later/checkpoints/iter_0000020" train_iters=30
+! grep 'are in .* now' "$work/log" && [ -d "$work/later/checkpoints/iter_0000030" ] || { echo "later checkpoints"; bad=1; }
 wanted 5 'larger than 4 KB' sh -c 'ulimit -f 8 && exec "$@"' sh scripts/launch -n 2 "$work/tiny.yaml" save="$work/two"
 wanted 5 'File too large' sh -c 'ulimit -f 40000 && exec "$@"' sh scripts/launch -n 2 "$work/tiny.yaml" save="$work/two"
 # the order of the samples of one process is no file: here it takes more bytes than a file may have
