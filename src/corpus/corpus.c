@@ -36,6 +36,11 @@ const char *corpus_type_name(TokenType t)
     return t == TOKEN_U8 ? "u8" : t == TOKEN_U16 ? "u16" : t == TOKEN_I32 ? "i32" : "u32";
 }
 
+const char *corpus_sequence_name(const Corpus *c)
+{
+    return c->documents == c->sequences ? "document" : "sequence";
+}
+
 /* ---- one file ---- */
 
 static int64_t stamp(const struct stat *s) { return s->st_mtim.tv_sec * 1000000000 + s->st_mtim.tv_nsec; }

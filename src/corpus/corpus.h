@@ -85,7 +85,7 @@ int corpus_read(const Corpus *c, int file, int64_t token, int64_t n, int32_t *ou
 int corpus_unchanged(const Corpus *c, char **why);
 
 /* Reads every token; *range: least and greatest id. With vocab > 0 the first id outside of [0, vocab)
- * ends the scan: 0, and *why names the id, its document and its place there. Returns 0 also on a failing
+ * ends the scan: 0, and *why names the id, its sequence and its place there. Returns 0 also on a failing
  * read. */
 typedef struct { int64_t least, most; } TokenRange;
 int corpus_scan(const Corpus *c, int64_t vocab, TokenRange *range, char **why);
@@ -99,4 +99,7 @@ int corpus_fingerprint(const Corpus *c, uint64_t *print, char **why);
 int corpus_inspect(const char *spec, FILE *out, int json);
 
 const char *corpus_type_name(TokenType t);
+
+/* What a sequence is called in messages: "document" where each document is one, else "sequence". */
+const char *corpus_sequence_name(const Corpus *c);
 #endif

@@ -30,7 +30,7 @@ static int bad_token(const Corpus *c, int file, int64_t token, int32_t id, int64
     int64_t sequence = 0, offset = token;
     if (c->sequences && !locate(c, token, &sequence, &offset, why))
         return 0;
-    char *where = c->sequences ? xasprintf("document %ld, token %ld", sequence, offset)
+    char *where = c->sequences ? xasprintf("%s %ld, token %ld", corpus_sequence_name(c), sequence, offset)
                                : xasprintf("token %ld", token);
     *why = xasprintf("%s: %s is id %ld, the vocabulary has %ld; change: vocab_size, or the tokenizer that "
                      "made the corpus", c->file[file].path, where,

@@ -108,9 +108,9 @@ static char *read_part(const Loader *l, int64_t k, int64_t from, int64_t n)
         i++;
     const Dataset *d = &l->blend.set[set];
     dataset_where(d, l->blend.nth ? l->blend.nth[k] : k, i, &sequence, &offset);
-    return xasprintf("%s: document %ld, token %ld (sample %ld of the run) is id %d, the vocabulary "
-                     "has %ld; change: vocab_size or the tokenizer that made the corpus", d->corpus->name,
-                     sequence, offset, k, l->text[i], l->vocab);
+    return xasprintf("%s: %s %ld, token %ld (sample %ld of the run) is id %d, the vocabulary has %ld; "
+                     "change: vocab_size or the tokenizer that made the corpus", d->corpus->name,
+                     corpus_sequence_name(d->corpus), sequence, offset, k, l->text[i], l->vocab);
 }
 
 /* Reads sample k: all of it where documents are told apart, else this rank's positions and the labels of

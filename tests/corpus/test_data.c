@@ -705,8 +705,18 @@ static void test_loader_faults(void)
     put_file(bin, p, n);
     CHECK(child(open_only, &h, EXIT_DATA, "document 39, token 49 is id 257, the vocabulary has 257"), "%s",
           said);
+    /* two documents of twenty sequences each: the number is that of the sequence, and called so */
+    char *idx = in_work("fault.idx"), *x = get_file(idx, &n);
+    int64_t entries = 3, entry[] = {0, 20, 40};
+    memcpy(x + 26, &entries, sizeof entries);
+    memcpy(x + 34 + 12 * 40, entry, sizeof entry);
+    put_file(idx, x, 34 + 12 * 40 + sizeof entry);
+    CHECK(child(open_only, &h, EXIT_DATA, ": sequence 39, token 49 is id 257, the vocabulary has 257"), "%s",
+          said);
     h.cfg.data_path.n = 0;
     CHECK(child(open_only, &h, EXIT_DATA, "data_path is empty"), "%s", said);
+    free(idx);
+    free(x);
     free(p);
     free(bin);
     free(prefix);
