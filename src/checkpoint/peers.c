@@ -87,7 +87,9 @@ int64_t peers_bytes(const Peers *p, const int64_t *bytes, int ranks)
     return sum;
 }
 
-/* Maps a file of the folder `dir`; bytes > 0: makes it with so many. Returns NULL and a reason. */
+/* Maps a file of the folder `dir`. Returns NULL and a reason.
+ *   bytes  in/out  its size; with `makes` in, else out
+ *   makes  in      bool: makes the file, to be written */
 static char *map_file(int dir, const char *name, int64_t *bytes, int makes, char why[WHY])
 {
     int e = 0, fd = makes ? openat(dir, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)

@@ -84,10 +84,7 @@ static int is_kept(const Model *m, int64_t i)
 
 int precision_keeps(const Config *c)
 {
-    int64_t most = 0;
-    for (int i = 0; i < c->batch_steps; i++)
-        most = c->batch_step[i].batch > most ? c->batch_step[i].batch : most;
-    return c->fp8 != FP8_NONE && most > c->micro_batch_size * c->data_parallel_size &&
+    return c->fp8 != FP8_NONE && config_batch_most(c) > c->micro_batch_size * c->data_parallel_size &&
            c->data_parallel_sharding_strategy != DATA_PARALLEL_SHARDING_STRATEGY_OPTIM_GRADS_PARAMS;
 }
 

@@ -47,12 +47,6 @@ static int by_bound(const void *a, const void *b)
     return x > y ? 1 : x < y ? -1 : 0;
 }
 
-static int by_time(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x > y ? 1 : x < y ? -1 : 0;
-}
-
 /* ms of the k-th fastest layout that fits; there are more than k. */
 static double kth(const SweepLayout *l, int n, int k, double *ms)
 {
@@ -60,7 +54,7 @@ static double kth(const SweepLayout *l, int n, int k, double *ms)
     for (int i = 0; i < n; i++)
         if (l[i].state == LAYOUT_FITS)
             ms[fit++] = l[i].predicted;
-    qsort(ms, (size_t)fit, sizeof *ms, by_time);
+    qsort(ms, (size_t)fit, sizeof *ms, by_double);
     return ms[k - 1];
 }
 
