@@ -158,7 +158,7 @@ for gone in old together '*'; do
     for _ in $(seq 6000); do ! grep -q ' iteration ' "$work/out" || break; sleep 0.02; done
     case $gone in
     old)    find "$work/tmp" -exec touch -d '20 days ago' {} +
-            for _ in $(seq 600); do [ -n "$(find "$work/tmp" -name together -mtime +10)" ] || break; sleep 0.1; done
+            for _ in $(seq 600); do [ -n "$(find "$work/tmp" -mindepth 1 -mtime +10)" ] || break; sleep 0.1; done
             [ -z "$(find "$work/tmp" -mindepth 1 -mtime +10)" ] || { echo "# old: $(find "$work/tmp" -mindepth 1 -mtime +10)"; bad=1; } ;;
     *)      for _ in $(seq 6000); do ! grep -qx 1 "$work/slept" || break; sleep 0.02; done      # it knows that they have
             rm -r "$work"/tmp/gridiron.*/$gone
