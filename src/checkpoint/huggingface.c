@@ -175,6 +175,7 @@ static void refuse(const In *in, const HfFamily *f)
     static const struct { const char *key; int value; } flags[] = {
         {"scale_attn_by_inverse_layer_idx", 0}, {"reorder_and_upcast_attn", 0}, {"scale_attn_weights", 1},
         {"add_cross_attention", 0}, {"attention_bias", 0}, {"mlp_bias", 0}, {"is_encoder_decoder", 0},
+        {"is_causal", 1},      /* false: transformers lets the tokens of any family see what follows them */
     };
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (flag(in, flags[i].key, flags[i].value) != flags[i].value)

@@ -365,6 +365,8 @@ static void refusals(void)
         {"gpt2", "{\"reorder_and_upcast_attn\": true}", "reorder_and_upcast_attn"},
         {"gpt2", "{\"scale_attn_weights\": false}", "scale_attn_weights"},
         {"gpt2", "{\"add_cross_attention\": true}", "add_cross_attention"},
+        {"gpt2", "{\"is_causal\": false}", "is_causal: false"},
+        {"dots1", "{\"is_causal\": false}", "is_causal: false"},
         {"gpt2", "{\"embd_pdrop\": 0.3}", "embd_pdrop 0.3 beside resid_pdrop 0"},
         {"gpt2", "{\"resid_pdrop\": 0.3, \"embd_pdrop\": \"ABSENT\"}",
          "embd_pdrop 0.1 beside resid_pdrop 0.3"},
