@@ -92,10 +92,13 @@ HfRope hf_read_rope(const In *in, double base, int64_t positions)
         if (real(&rope, "partial_rotary_factor", 1) != 1)
             because(in->why, "partial_rotary_factor %g", real(&rope, "partial_rotary_factor", 1));
         /* transformers 4 takes the one, transformers 5 the other */
-        double theta = real(&rope, "rope_theta", r.base);
+        double theta = real(&rope, "rope_theta", real(in, "rope_theta", base));
         if (get(in, "rope_theta") && theta != real(in, "rope_theta", base))
             because(in->why, "rope_theta %.17g beside %s.rope_theta %.17g", real(in, "rope_theta", base),
                     object, theta);
+        if (r.type && theta != r.base)
+            because(in->why, "%s of rope_theta %.17g beside rope_parameters of rope_theta %.17g", object,
+                    theta, r.base);
         free(r.scaling);
         r = (HfRope){theta, type,
                      kind > 0 ? read_scaling(in, &rope, object, kind, positions) : NULL};

@@ -348,6 +348,10 @@ static void refusals(void)
          "{\"rope_parameters\": {\"rope_type\": \"default\"}, \"rope_scaling\": {\"type\": \"linear\", "
          "\"factor\": 2.0}}",
          "rope_scaling of type linear beside rope_parameters of type default"},
+        {"llama",
+         "{\"rope_theta\": \"ABSENT\", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2.0}, "
+         "\"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2.0, \"rope_theta\": 31.0}}",
+         "rope_scaling of rope_theta 10000 beside rope_parameters of rope_theta 31"},
         {"mistral",
          "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 2.0, "
          "\"original_max_position_embeddings\": 8.5}}",
