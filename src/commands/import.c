@@ -76,6 +76,20 @@ static Found *find(const HfDir *d, const char *name)
     return d->n ? bsearch(&key, d->found, (size_t)d->n, sizeof key, by_name) : NULL;
 }
 
+/* Refuses a single file beside an index that does not name it: transformers has saved two models there, and
+ * would load the single file, old or new. */
+static void refuse_two(const HfDir *d, const json_t *map)
+{
+    const char *name;
+    json_t *v;
+    json_object_foreach((json_t *)map, name, v)
+        if (json_is_string(v) && !strcmp(json_string_value(v), SINGLE))
+            return;
+    if (faccessat(d->dir, SINGLE, F_OK, 0) == 0)
+        REFUSE("%s holds " SINGLE " beside " INDEX ", which names other files; change: remove the one that "
+               "is not of this model", d->path);
+}
+
 /* Opens the files that the index names, or the single one, and lists their tensors. */
 static void open_tensors(HfDir *d)
 {
@@ -87,6 +101,7 @@ static void open_tensors(HfDir *d)
         map = json_object_get(index, "weight_map");
         if (!index || !json_is_object(map))
             REFUSE("%s: %s; change: fetch the file again", d->path, index ? INDEX " has no weight_map" : why);
+        refuse_two(d, map);
         json_object_foreach(map, name, v) {
             const char *file = json_string_value(v);
             if (!file || !file_name_ok(file))

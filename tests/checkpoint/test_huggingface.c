@@ -183,6 +183,11 @@ static void same_meaning(void)
     rewrite(hub, &(Edit){.twice = "transformer.wpe.weight", .again = "transformer.h.1.attn.masked_bias"});
     same_import("gpt2", hub);
 
+    char *indexed = variant("llama", "{}");     /* an index of one file that has the single one's name */
+    shell("echo '{\"weight_map\": {\"model.norm.weight\": \"model.safetensors\"}}' > "
+          "%s/model.safetensors.index.json", indexed);
+    same_import("llama", indexed);
+
     char *tied = variant("qwen2", "{}");
     rewrite(tied, &(Edit){.twice = "model.embed_tokens.weight", .again = "lm_head.weight"});
     same_import("qwen2", tied);
@@ -461,6 +466,9 @@ static void refusals(void)
     dir = variant("mistral", "{}");
     shell("sed -i 's,: \"model-00002,: \"../model-00002,' %s/model.safetensors.index.json", dir);
     REFUSED(dir, "is not a plain name");
+    dir = variant("mistral", "{}");        /* transformers saved there twice, and loads the one file */
+    shell("cp tests/golden/llama/model.safetensors %s", dir);
+    REFUSED(dir, "holds model.safetensors beside model.safetensors.index.json, which names other files");
     dir = variant("llama", "{}");
     shell("echo '[]' > %s/config.json", dir);
     REFUSED(dir, "config.json is not a JSON object");
