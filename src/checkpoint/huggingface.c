@@ -5,16 +5,16 @@
 
 /* Defaults of the configuration classes of transformers 4 and 5; ends with type NULL. */
 static const HfFamily hf_families[] = {
-    {"gpt2", "GPT2LMHeadModel", .gpt2 = 1},
-    {"llama", "LlamaForCausalLM", .biases = 1, .epsilon = 1e-6, .theta = 1e4},
-    {"mistral", "MistralForCausalLM", .groups = 8, .windows = HF_WINDOW, .window = 4096, .epsilon = 1e-6,
-     .theta = 1e4},
+    {"gpt2", "GPT2LMHeadModel", .gpt2 = 1, .bos = 50256, .eos = 50256},
+    {"llama", "LlamaForCausalLM", .biases = 1, .epsilon = 1e-6, .theta = 1e4, .bos = 1, .eos = 2},
+    {"mistral", "MistralForCausalLM", .groups = 8, .windows = HF_WINDOW_TYPES, .window = 4096,
+     .epsilon = 1e-6, .theta = 1e4, .bos = 1, .eos = 2},
     {"qwen2", "Qwen2ForCausalLM", .add_qkv_bias = 1, .groups = 32, .windows = HF_WINDOW_SWITCH,
      .window = 4096, .epsilon = 1e-6, .theta = 1e4},
     {"qwen3", "Qwen3ForCausalLM", .qk_layernorm = 1, .groups = 32, .head_dim = 128,
      .windows = HF_WINDOW_SWITCH, .window = 4096, .biases = 1, .epsilon = 1e-6, .theta = 1e4},
     {"mixtral", "MixtralForCausalLM", .groups = 8, .windows = HF_WINDOW, .epsilon = 1e-5, .theta = 1e6,
-     .experts = HF_MIXTRAL, .E = 8, .topk = 2, .names = hf_mixtral_names},
+     .experts = HF_MIXTRAL, .E = 8, .topk = 2, .names = hf_mixtral_names, .bos = 1, .eos = 2},
     {"qwen2_moe", "Qwen2MoeForCausalLM", .add_qkv_bias = 1, .qkv_bias = 1, .groups = 16,
      .windows = HF_WINDOW_OFF, .epsilon = 1e-6, .theta = 1e4, .experts = HF_QWEN_MOE, .E = 60, .topk = 4,
      .expert_F = 1408},
@@ -195,7 +195,8 @@ static int64_t window(const In *in, const HfFamily *f, int64_t layers)
     const json_t *types = get(in, "layer_types"), *v;
     if (f->windows == HF_NO_WINDOW && get(in, "sliding_window"))
         because(in->why, "sliding_window, which transformers does not use in a %s", f->type);
-    int on = f->windows == HF_WINDOW || f->windows == HF_WINDOW_LAYERS || flag(in, "use_sliding_window", 0);
+    int on = f->windows == HF_WINDOW || f->windows == HF_WINDOW_TYPES || f->windows == HF_WINDOW_LAYERS ||
+             flag(in, "use_sliding_window", 0);
     /* an absent key has the class's default, null means no window */
     int64_t size = !on ? 0
                  : json_object_get(in->j, "sliding_window") ? whole(in, "sliding_window", 0, 1) : f->window;
@@ -271,13 +272,28 @@ static const HfFamily *family_named(const In *in)
     return NULL;
 }
 
+json_t *hf_tokens(const json_t *j, const HfFamily *family)
+{
+    const struct { const char *key; int64_t absent; } ids[] = {
+        {"bos_token_id", family->bos}, {"eos_token_id", family->eos}, {"pad_token_id", 0}};
+    json_t *tokens = json_object();
+    for (int i = 0; i < 3; i++) {
+        json_t *id = json_object_get(j, ids[i].key);
+        json_object_set_new(tokens, ids[i].key, id ? json_incref(id) : ids[i].absent
+                                                     ? json_integer(ids[i].absent) : json_null());
+    }
+    return tokens;
+}
+
 /* Returns the line of null_tokenizer_eod_id, on the heap: eos_token_id, or the first of several. "": there is
  * none that a corpus could have, or the vocabulary is that of bytes, whose end-of-document is known. */
-static char *end_of_document(const In *in, int64_t vocab)
+static char *end_of_document(const json_t *j, const HfFamily *f, int64_t vocab)
 {
-    const json_t *id = get(in, "eos_token_id");
+    json_t *tokens = hf_tokens(j, f);
+    const json_t *id = json_object_get(tokens, "eos_token_id");
     id = json_is_array(id) ? json_array_get(id, 0) : id;
     int64_t eod = json_is_integer(id) ? json_integer_value(id) : -1;
+    json_decref(tokens);
     return eod < 0 || eod >= vocab || vocab == 257
                ? xstrdup("") : xasprintf("data:\n  null_tokenizer_eod_id: %" PRId64 "\n", eod);
 }
@@ -312,7 +328,7 @@ const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[
     HfRope rope = g ? (HfRope){.base = 10000} : hf_read_rope(&in, f->theta, positions);
     char *experts = hf_read_experts(&in, f, layers);
     int64_t vocab = whole(&in, "vocab_size", -1, 1);
-    char *eod = end_of_document(&in, vocab);
+    char *eod = end_of_document(j, f, vocab);
     int qkv_bias = f->qkv_bias ? flag(&in, "qkv_bias", f->add_qkv_bias) : f->add_qkv_bias;
     char *yaml = xasprintf(
         "model:\n  num_layers: %" PRId64 "\n  hidden_size: %" PRId64 "\n  ffn_hidden_size: %" PRId64 "\n"

@@ -15,9 +15,11 @@
 /* The experts of a family: how config.json names their settings. */
 typedef enum { HF_DENSE, HF_MIXTRAL, HF_QWEN_MOE, HF_DOTS } HfExperts;
 
-/* The keys of windows in config.json: none; sliding_window; with max_window_layers; with use_sliding_window,
- * too; use_sliding_window, which must be false. */
-typedef enum { HF_NO_WINDOW, HF_WINDOW, HF_WINDOW_LAYERS, HF_WINDOW_SWITCH, HF_WINDOW_OFF } HfWindow;
+/* The keys of windows in config.json: none; sliding_window; with layer_types; with max_window_layers, too;
+ * with use_sliding_window, too; use_sliding_window, which must be false. */
+typedef enum {
+    HF_NO_WINDOW, HF_WINDOW, HF_WINDOW_TYPES, HF_WINDOW_LAYERS, HF_WINDOW_SWITCH, HF_WINDOW_OFF
+} HfWindow;
 
 typedef struct {
     const char *type, *architecture;    /* "llama", "LlamaForCausalLM" */
@@ -28,6 +30,7 @@ typedef struct {
     HfWindow windows;
     int biases;                         /* bool: has attention_bias */
     double epsilon, theta;              /* values of absent rms_norm_eps and rope_theta */
+    int64_t bos, eos;                   /* of absent bos_token_id and eos_token_id; 0: null */
     HfExperts experts;
     int64_t E, topk, expert_F;          /* values of absent keys; -1: the key must be there */
     const char *const *names;           /* [PARAM_KINDS] names unlike the table's, or NULL */
@@ -59,6 +62,10 @@ void hf_params(Params *p, Grid *grid, const Config *cfg);
 /* Turns config.json into our configuration; NULL, with all that is missing or cannot be expressed in
  * why. */
 const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[WHY]);
+
+/* bos_token_id, eos_token_id and pad_token_id of config.json, a new object: null means none, an absent key
+ * the token of the family's class. */
+json_t *hf_tokens(const json_t *j, const HfFamily *family);
 
 /* Turns our configuration into config.json.
  *   tokens  in  bos_token_id, eos_token_id, pad_token_id to write, or NULL */

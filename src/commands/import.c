@@ -269,16 +269,13 @@ static TensorPiece *make_pieces(const HfDir *d, const Params *p, const HfFamily 
 
 static json_t *make_state(const Config *cfg, const HfFamily *family, const json_t *hf)
 {
-    static const char *const ids[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
     char *text;
     size_t size;
     FILE *f = xmemstream(&text, &size);
     config_write(f, cfg);
     fclose(f);
-    json_t *origin = json_pack("{s:s}", "model_type", family->type);
-    for (int i = 0; i < 3; i++)
-        if (json_object_get(hf, ids[i]))
-            json_object_set(origin, ids[i], json_object_get(hf, ids[i]));
+    json_t *origin = hf_tokens(hf, family);
+    json_object_set_new(origin, "model_type", json_string(family->type));
     json_t *state =
         json_pack("{s:i, s:i, s:b, s:o, s:s, s:s}", "iteration", 0, "consumed_samples", 0, "weights_only", 1,
                   "huggingface", origin, "config", text, "build", config_build_id());

@@ -283,6 +283,37 @@ static void rotary_bases(void)
         }
 }
 
+/* Special tokens of absent keys are those of the family's class; null means none. */
+static void special_tokens(void)
+{
+    static const struct { const char *family, *edit; int64_t bos, eos;      /* -1: null */
+    } t[] = {
+        {"llama", "{\"bos_token_id\": \"ABSENT\", \"eos_token_id\": \"ABSENT\"}", 1, 2},
+        {"llama", "{\"bos_token_id\": null, \"eos_token_id\": null}", -1, -1},
+        {"mistral", "{\"bos_token_id\": \"ABSENT\", \"eos_token_id\": 7}", 1, 7},
+        {"mixtral", "{\"bos_token_id\": \"ABSENT\", \"eos_token_id\": \"ABSENT\"}", 1, 2},
+        {"gpt2", "{\"bos_token_id\": \"ABSENT\", \"eos_token_id\": \"ABSENT\"}", 50256, 50256},
+        {"qwen3", "{\"bos_token_id\": 5, \"eos_token_id\": \"ABSENT\"}", 5, -1},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        char *dir = variant(t[i].family, t[i].edit), *ckpt = xasprintf("%s-c", dir),
+             *out = xasprintf("%s-o", dir), *file = xasprintf("%s/config.json", out);
+        RUNS(import, (&(Task){dir, ckpt, NULL}));
+        RUNS(export, (&(Task){ckpt, out, NULL}));
+        json_t *j = json_load_file(file, 0, NULL);
+        const json_t *bos = json_object_get(j, "bos_token_id"), *eos = json_object_get(j, "eos_token_id");
+        CHECK(bos && (json_is_integer(bos) ? json_integer_value(bos) : -1) == t[i].bos && eos &&
+              (json_is_integer(eos) ? json_integer_value(eos) : -1) == t[i].eos, "%s %s: exported otherwise",
+              t[i].family, t[i].edit);
+        const Config *c = imported(dir);        /* 50256 is no id of a vocabulary of 61 */
+        int64_t eod = t[i].eos < 0 || t[i].eos >= c->vocab_size ? CFG_ABSENT : t[i].eos;
+        CHECK(c->null_tokenizer_eod_id == eod, "%s %s: end-of-document %lld", t[i].family, t[i].edit,
+              (long long)c->null_tokenizer_eod_id);
+        json_decref(j);
+        free(ckpt), free(out), free(file);
+    }
+}
+
 /* rope_scaling in its forms, each with the lines of config.yaml that it means; and out and in again. */
 static void rope_scaling(void)
 {
@@ -674,6 +705,7 @@ int main(void)
     same_meaning();
     windows();
     rotary_bases();
+    special_tokens();
     rope_scaling();
     refusals();
     odd_values();
