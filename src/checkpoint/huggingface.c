@@ -224,7 +224,10 @@ static int64_t window(const In *in, const HfFamily *f, int64_t layers)
             because(in->why, "layer_types has %zu entries for %" PRId64 " layers", json_array_size(types),
                     layers);
     }
-    if (size && slide && full)
+    if (types && slide && !size)
+        because(in->why, "layer_types has sliding_attention, without a sliding_window");
+    /* a Mixtral's window is in all layers, whatever layer_types says */
+    if (size && full && (slide || f->windows == HF_WINDOW))
         because(in->why, "sliding_window in %" PRId64 " of %" PRId64 " layers (layer_types, "
                 "max_window_layers)", slide, layers);
     return slide ? size : 0;

@@ -450,6 +450,11 @@ static void refusals(void)
         {"llama", "{\"sliding_window\": 8}", "sliding_window, which transformers does not use in a llama"},
         {"llama", "{\"rope_theta\": 500.0, \"rope_parameters\": {\"rope_type\": \"default\", "
          "\"rope_theta\": 31.0}}", "rope_theta 500 beside rope_parameters.rope_theta 31"},
+        {"mixtral",
+         "{\"sliding_window\": 8, \"layer_types\": [\"full_attention\", \"full_attention\"]}",
+         "sliding_window in 0 of 2 layers"},
+        {"qwen2_moe", "{\"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
+         "layer_types has sliding_attention, without a sliding_window"},
         {"mixtral", "{\"num_local_experts\": 6}", "gate.weight is [5, 24], config.json makes it [6, 24]"},
         {"mixtral", "{\"num_local_experts\": 4}", "is [5, 24], config.json makes it [4, 24]"},
         {"mixtral", "{\"num_experts_per_tok\": 6}", "num_experts_per_tok 6 of 5 experts"},
