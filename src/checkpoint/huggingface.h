@@ -36,6 +36,9 @@ typedef struct {
     const char *const *names;           /* [PARAM_KINDS] names unlike the table's, or NULL */
 } HfFamily;
 
+#define HF_SINGLE "model.safetensors"
+#define HF_INDEX "model.safetensors.index.json"
+
 #define HF_FAMILIES "gpt2, llama, mistral, qwen2, qwen3, mixtral, qwen2_moe, qwen3_moe and dots1"
 
 /* The family that computes the same function as this model; NULL, with the settings that no family has
@@ -62,6 +65,14 @@ void hf_params(Params *p, Grid *grid, const Config *cfg);
 /* Turns config.json into our configuration; NULL, with all that is missing or cannot be expressed in
  * why. */
 const Config *hf_read_config(const json_t *j, const HfFamily **family, char why[WHY]);
+
+/* Reads a JSON object from a file of an open directory; NULL and a reason. */
+json_t *hf_read_json(int dir, const char *name, char why[WHY]);
+
+/* The names of the files with the weights of an open directory: those of its index, or the single one. A new
+ * array, or NULL, with what is wrong and what to change in why.
+ *   index  out  the index, with its weight_map, which the caller releases; NULL: there is none */
+json_t *hf_files(int dir, json_t **index, char why[WHY]);
 
 /* bos_token_id, eos_token_id and pad_token_id of config.json, a new object: null means none, an absent key
  * the token of the family's class. */

@@ -16,10 +16,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define SINGLE "model.safetensors"
-#define INDEX "model.safetensors.index.json"
-#define JSON_MAX ((int64_t)256 << 20)
-
 typedef struct { StFile st; char *map; } HfFile;
 
 /* A tensor of the directory. */
@@ -33,23 +29,6 @@ typedef struct {
 } HfDir;
 
 #define REFUSE(...) die(EXIT_CHECKPOINT, "import", __VA_ARGS__)
-
-static json_t *read_json(const HfDir *d, const char *name, char why[WHY])
-{
-    json_error_t error;
-    int64_t n;
-    char *text = file_read_text(d->dir, name, 0, JSON_MAX, &n, why);
-    if (!text)
-        return NULL;
-    json_t *j = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &error);
-    free(text);
-    if (!json_is_object(j)) {
-        file_why(why, "%s is not a JSON object: %.200s at line %d", name, j ? "" : error.text, error.line);
-        json_decref(j);
-        return NULL;
-    }
-    return j;
-}
 
 static void open_file(HfDir *d, const char *name)
 {
@@ -76,48 +55,17 @@ static Found *find(const HfDir *d, const char *name)
     return d->n ? bsearch(&key, d->found, (size_t)d->n, sizeof key, by_name) : NULL;
 }
 
-/* Refuses a single file beside an index that does not name it: transformers has saved two models there, and
- * would load the single file, old or new. */
-static void refuse_two(const HfDir *d, const json_t *map)
-{
-    const char *name;
-    json_t *v;
-    json_object_foreach((json_t *)map, name, v)
-        if (json_is_string(v) && !strcmp(json_string_value(v), SINGLE))
-            return;
-    if (faccessat(d->dir, SINGLE, F_OK, 0) == 0)
-        REFUSE("%s holds " SINGLE " beside " INDEX ", which names other files; change: remove the one that "
-               "is not of this model", d->path);
-}
-
-/* Opens the files that the index names, or the single one, and lists their tensors. */
+/* Opens the files of the directory's weights and lists their tensors. */
 static void open_tensors(HfDir *d)
 {
     char why[WHY];
     const char *name;
-    json_t *map = NULL, *index = NULL, *seen = json_object(), *v;
-    if (faccessat(d->dir, INDEX, F_OK, 0) == 0) {
-        index = read_json(d, INDEX, why);
-        map = json_object_get(index, "weight_map");
-        if (!index || !json_is_object(map))
-            REFUSE("%s: %s; change: fetch the file again", d->path, index ? INDEX " has no weight_map" : why);
-        refuse_two(d, map);
-        json_object_foreach(map, name, v) {
-            const char *file = json_string_value(v);
-            if (!file || !file_name_ok(file))
-                REFUSE("%s: " INDEX ": the file of %.100s is not a plain name; change: fetch the file again",
-                       d->path, name);
-            if (json_object_set_new(seen, file, json_integer(d->nfile)) == 0 &&
-                (int)json_object_size(seen) > d->nfile)
-                open_file(d, file);
-        }
-    } else if (faccessat(d->dir, SINGLE, F_OK, 0) == 0) {
-        open_file(d, SINGLE);
-    } else {
-        REFUSE("%s holds neither " SINGLE " nor " INDEX
-               "; change: convert the weights to safetensors (save_pretrained does)",
-               d->path);
-    }
+    size_t at;
+    json_t *index, *v, *files = hf_files(d->dir, &index, why);
+    if (!files)
+        REFUSE("%s: %s", d->path, why);
+    json_array_foreach(files, at, v)
+        open_file(d, json_string_value(v));
     for (int i = 0; i < d->nfile; i++) {
         HfFile *f = &d->file[i];
         d->found = xrealloc(d->found, (size_t)(d->n + f->st.n) * sizeof *d->found);
@@ -132,12 +80,12 @@ static void open_tensors(HfDir *d)
         if (!strcmp(d->found[i - 1].name, d->found[i].name))
             REFUSE("%s: tensor %.100s is in two files; change: remove one of them", d->path,
                    d->found[i].name);
-    json_object_foreach(map, name, v) {
+    json_object_foreach(json_object_get(index, "weight_map"), name, v) {
         if (!find(d, name))
-            REFUSE("%s: tensor %.100s is not in %.100s, where " INDEX " says; change: fetch that file again",
-                   d->path, name, json_string_value(v));
+            REFUSE("%s: tensor %.100s is not in %.100s, where " HF_INDEX " says; change: fetch that file "
+                   "again", d->path, name, json_string_value(v));
     }
-    json_decref(seen);
+    json_decref(files);
     json_decref(index);
 }
 
@@ -321,7 +269,7 @@ int command_import(int argc, char **argv)
     d.dir = file_open_dir(AT_FDCWD, d.path, 0, why);
     if (d.dir < 0)
         REFUSE("%s; change: give a Hugging Face directory", why);
-    json_t *hf = read_json(&d, "config.json", why);
+    json_t *hf = hf_read_json(d.dir, "config.json", why);
     if (!hf)
         REFUSE("%s: %s; change: give a Hugging Face directory with its config.json", d.path, why);
     const Config *cfg = hf_read_config(hf, &family, why);

@@ -275,20 +275,18 @@ static json_t *safetensors(const char *path)
 static int huggingface_files(const char *path, json_t *types, json_int_t *tensors, json_int_t *bytes,
                              NotFinite *odd, char why[WHY])
 {
-    int dir = file_open_dir(AT_FDCWD, path, 0, why), whole = dir >= 0, files = 0;
-    DIR *d = whole ? opendir(path) : NULL;
-    for (struct dirent *e; whole && d && (e = readdir(d));) {
-        const char *dot = strrchr(e->d_name, '.');
-        if (dot && !strcmp(dot, ".safetensors")) {
-            whole = count_file(dir, e->d_name, types, tensors, bytes, odd, why);
-            files++;
-        }
-    }
-    if (d)
-        closedir(d);
+    json_t *index = NULL, *v;
+    size_t at;
+    int dir = file_open_dir(AT_FDCWD, path, 0, why);
+    json_t *files = dir < 0 ? NULL : hf_files(dir, &index, why);
+    int whole = files != NULL;
+    json_array_foreach(files, at, v)
+        whole = whole && count_file(dir, json_string_value(v), types, tensors, bytes, odd, why);
+    json_decref(files);
+    json_decref(index);
     if (dir >= 0)
         close(dir);
-    return whole && !files ? file_why(why, "there is no .safetensors file") : whole;
+    return whole;
 }
 
 static json_t *huggingface(const char *path)

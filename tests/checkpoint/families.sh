@@ -154,4 +154,11 @@ for path in "$work/hf3" "$work/moe/checkpoints/iter_0000001" "$work/hf2"; do
     *) [ "$all" = "$elements" ] && [ -z "$active" ] ;;
     esac || { echo "inspect $path: $all parameters, $active active, $elements elements"; cat "$work/log"; exit 1; }
 done
+# a directory lacks a file that its index names: it is not whole
+run export "$work/moe" -o "$work/hf6" --shard-bytes 9000
+run inspect "$work/hf6"
+rm "$work/hf6/model-00002-of-"*
+"$TRAIN" inspect "$work/hf6" > "$work/log" 2>&1 && rc=0 || rc=$?
+[ $rc = 1 ] && grep -q 'whole  *no' "$work/log" && grep -q 'cannot open model-00002-of' "$work/log" ||
+    { echo "inspect of a directory without its second file: exit $rc"; cat "$work/log"; exit 1; }
 echo "families kept, spellings agree"

@@ -30,12 +30,12 @@ static void run(const uint8_t *p, size_t n)
         text[i] = fuzz_take_text(&p, &n, &size[i]);
     fuzz_file("config.json", text[0], size[0]);
     if (size[1])
-        fuzz_file(INDEX, text[1], size[1]);
-    put_safetensors(size[1] ? "a.safetensors" : SINGLE, text[2], size[2], data);
+        fuzz_file(HF_INDEX, text[1], size[1]);
+    put_safetensors(size[1] ? "a.safetensors" : HF_SINGLE, text[2], size[2], data);
     put_safetensors("b.safetensors", text[3], size[3], data);
     const HfFamily *family;
     HfDir d = {.path = "x", .dir = -1};
-    json_t *hf = read_json(&d, "config.json", why);
+    json_t *hf = hf_read_json(d.dir, "config.json", why);
     const Config *cfg = hf ? hf_read_config(hf, &family, why) : NULL;
     open_tensors(&d);
     if (cfg && cfg->num_layers * (1 + (cfg->num_moe_experts > 0 ? cfg->num_moe_experts : 0)) < 64) {
