@@ -180,8 +180,11 @@ static void refuse(const In *in, const HfFamily *f)
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (flag(in, flags[i].key, flags[i].value) != flags[i].value)
             because(in->why, "%s: %s", flags[i].key, flags[i].value ? "false" : "true");
-    if (get(in, "quantization_config"))
-        because(in->why, "quantization_config");
+    /* other numbers; settings of single layers; another file than model.safetensors */
+    static const char *const keys[] = {"quantization_config", "per_layer_config", "transformers_weights"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (get(in, keys[i]))
+            because(in->why, "%s", keys[i]);
     if (!f->gpt2 && real(in, "partial_rotary_factor", 1) != 1)
         because(in->why, "partial_rotary_factor %g", real(in, "partial_rotary_factor", 1));
     double embedding = real(in, "embd_pdrop", 0.1), rest = real(in, "resid_pdrop", 0.1);

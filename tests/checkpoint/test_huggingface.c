@@ -411,6 +411,8 @@ static void refusals(void)
         {"gpt2", "{\"resid_pdrop\": 0.3, \"embd_pdrop\": \"ABSENT\"}",
          "embd_pdrop 0.1 beside resid_pdrop 0.3"},
         {"llama", "{\"quantization_config\": {\"bits\": 4}}", "quantization_config"},
+        {"mistral", "{\"per_layer_config\": {\"1\": {\"sliding_window\": 2}}}", "per_layer_config"},
+        {"gpt2", "{\"transformers_weights\": \"other.safetensors\"}", "transformers_weights"},
         {"qwen2",
          "{\"use_sliding_window\": true, \"sliding_window\": 8, \"max_window_layers\": 1, \"layer_types\": "
          "\"ABSENT\"}",
