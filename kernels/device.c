@@ -1,7 +1,6 @@
 /* device -- what all devices share: names of types, arenas of device and host memory, copies */
 #include "device.h"
 #include "half.h"
-#include <stdio.h>
 #include <string.h>
 
 const char *dtype_name(Dtype t)
@@ -9,20 +8,6 @@ const char *dtype_name(Dtype t)
     static const char *const names[] = {"F64", "F32", "BF16", "F16", "I32", "I64", "I16", "U8"};
     BUG_ON((unsigned)t >= DTYPES);
     return names[t];
-}
-
-size_t host_left(void)
-{
-    FILE *f = fopen("/proc/meminfo", "r");
-    char line[256];
-    unsigned long long kib;
-    size_t left = SIZE_MAX / 2;        /* for systems without MemAvailable */
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-            left = (size_t)kib * 1024;
-    if (f)
-        fclose(f);
-    return left;
 }
 
 void device_arena(Device *d, Arena *a, const char *name, size_t size)

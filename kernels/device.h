@@ -789,7 +789,9 @@ void mapped_arena_close(Device *d, Arena *a);
 void host_arena(Device *d, Arena *a, const char *name, size_t size);
 void host_arena_close(Device *d, Arena *a);
 
-/* Returns the bytes of host memory that are available. */
+/* host.c: bytes of memory that this process and its neighbours may take of the host, in all and now: what the
+ * machine has, and what the control groups of this process allow. */
+size_t host_size(void);
 size_t host_left(void);
 
 /* d->put, d->get, d->snapshot; with d NULL src and dst are host memory, and the copy is done on

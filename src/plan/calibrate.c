@@ -243,7 +243,7 @@ static Machine *blank(void)
     m->cores = pool_cores();
     m->ranks = 4096;
     m->overlap = 0;
-    m->memory_gib = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE) / (1 << 30);
+    m->memory_gib = (double)host_size() / (1 << 30);
     m->launch_us = 0;                          /* the measured times contain it */
     list_add(&m->memory_efficiency, "1");
     list_add(&m->memory_efficiency, "1");

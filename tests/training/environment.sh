@@ -180,6 +180,13 @@ done
 for limit in memory.limit_in_bytes memory.max; do
     [ -z "$group" ] || ! echo 300M 2> /dev/null > "$group/$limit" || limited=1
 done
+# A plan that is larger than the group's memory, not than the machine's, is refused before any is taken.
+if [ "${limited:-}" ]; then
+    (echo 0 > "$group/cgroup.procs"; exec "$TRAIN" "$work/tiny.yaml" hidden_size=1024 num_layers=8 save="$work/large") > "$work/log" 2>&1
+    rc=$?
+    [ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q '^error\[memory-plan\].* 0\.[0-9]* are left' "$work/log" ||
+        fail "more memory planned than the control group has: code $rc"
+fi
 killed() { cat "$group/memory.oom_control" "$group/memory.events" 2> /dev/null | grep -q '^oom_kill [1-9]'; }
 mkdir "$work/hog"
 if [ "${limited:-}" ] && mount -t tmpfs none "$work/hog" 2> /dev/null; then
