@@ -155,10 +155,19 @@ void arena_close(Arena *a)
     *a = (Arena){0};
 }
 
+size_t arena_add(const char *name, size_t used, size_t n, size_t bytes)
+{
+    size_t more;
+    if (__builtin_mul_overflow(n, bytes, &more) || more > ARENA_MOST || used + more > ARENA_MOST)
+        die(EXIT_RESOURCE, "memory", "%s would take more than 2^60 bytes of a rank; change: fewer layers, a "
+            "lower micro_batch_size or seq_length, or more ranks that share them", name);
+    return used + more;
+}
+
 void *arena_take(Arena *a, size_t bytes)
 {
     size_t at = a->used;
-    a->used += (bytes + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1);
+    a->used = arena_add(a->name, at, 1, (bytes + ARENA_ALIGN - 1) & ~(size_t)(ARENA_ALIGN - 1));
     if (a->used > a->peak) {
         BUG_ON(a->sealed);
         a->peak = a->used;

@@ -83,6 +83,11 @@ void arena_close(Arena *a);
  * counts. */
 void *arena_take(Arena *a, size_t bytes);
 
+/* `used` and n pieces of `bytes`, for an arena of that name. Dies with EXIT_RESOURCE where that is more than
+ * ARENA_MOST: the sums of a plan can hold a few arenas of that size, and no machine any. */
+#define ARENA_MOST ((size_t)1 << 60)
+size_t arena_add(const char *name, size_t used, size_t n, size_t bytes);
+
 /* Gives back everything taken since a->used was `mark`. */
 void arena_reset(Arena *a, size_t mark);
 

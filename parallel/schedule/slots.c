@@ -196,7 +196,7 @@ static size_t in_slots(Pack *p)
             largest = p->size[k * s->v + c] > largest ? p->size[k * s->v + c] : largest;
         for (int i = 0; i < s->v * s->m; i++)
             s->place[k][i] = s->slot[k][i] == NO_SLOT ? 0 : base + (size_t)s->slot[k][i] * largest;
-        base += (size_t)s->slots[k] * largest;
+        base = arena_add("activations", base, (size_t)s->slots[k], largest);
     }
     return base;
 }
@@ -346,7 +346,7 @@ void schedule_pack(Schedule *s, const size_t *const bytes[SLOT_KINDS])
     s->place[0] = xcalloc(SLOT_KINDS * all, sizeof *s->place[0]);
     for (int k = 1; k < SLOT_KINDS; k++)
         s->place[k] = s->place[0] + (size_t)k * all;
-    size_t held = load(&p), slots = in_slots(&p);
+    size_t slots = in_slots(&p), held = load(&p);  /* no more than that: the sums of sizes fit */
     s->bytes = in_gaps(&p, held, slots);
     if (!s->bytes)
         s->bytes = in_slots(&p);

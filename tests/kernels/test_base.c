@@ -46,6 +46,14 @@ static void full_take(void)
     arena_open(&a, "full", 64);
     arena_take(&a, 65);
 }
+/* Sizes whose sum, or product, does not fit 64 bits. */
+static void endless_sum(void)
+{
+    Arena a = {.name = "endless"};
+    for (int i = 0; i < 9; i++)
+        arena_take(&a, (size_t)1 << 59);
+}
+static void endless_product(void) { arena_add("endless", 0, (size_t)1 << 24, (size_t)1 << 40); }
 static void die_here(void)
 {
     die(EXIT_DATA, "test", "%s = %d; change: nothing", "a\nb\033[1m\302\2332m\303\251", 7);
@@ -132,6 +140,10 @@ static void endings(void)
     CHECK(rc == EXIT_BUG && strstr(text, "a->sealed"), "%d %s", rc, text);
     rc = ends_with(full_take, text, sizeof text);
     CHECK(rc == EXIT_BUG, "%d %s", rc, text);
+    rc = ends_with(endless_sum, text, sizeof text);
+    CHECK(rc == EXIT_RESOURCE && strstr(text, "endless would take more than 2^60 bytes"), "%d %s", rc, text);
+    rc = ends_with(endless_product, text, sizeof text);
+    CHECK(rc == EXIT_RESOURCE, "%d %s", rc, text);
     rc = ends_with(die_here, text, sizeof text);
     CHECK(rc == EXIT_DATA && !strncmp(text, "error[test] ", 12), "%d %s", rc, text);
     CHECK(!strcmp(text + 12, "a?b?[1m??2m\303\251 = 7; change: nothing\n"), "not one line: %s", text);

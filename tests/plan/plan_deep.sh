@@ -23,3 +23,15 @@ plan device=cuda params_dtype=bf16 optimizer_cpu_offload=true
 # with asynchronous saves each of 1,024 ranks is asked, but only one runs the 4,096 microbatches, in a second; all would
 # exceed the row's limit
 plan --world 1024 num_layers=40 global_batch_size=4194304 async_save=true
+# what 64 bits cannot count is refused: bytes of one microbatch's layers, and of the microbatches that a rank holds
+endless() { # MICRO key=value ...: 5 and one line
+    micro=$1
+    shift
+    rc=0
+    "$TRAIN" plan "$WORK/deep.yaml" seq_length=16777216 hidden_size=65536 num_attention_heads=512 vocab_size=1024 tokenizer_type=none \
+        data_path='[]' params_dtype=fp64 micro_batch_size="$micro" "$@" > "$WORK/log" 2>&1 || rc=$?
+    [ $rc = 5 ] && grep '^error\[memory\] activations.* more than 2^60 bytes of a rank; change: ' "$WORK/log" > /dev/null ||
+        { cat "$WORK/log"; echo "$micro samples $*: code $rc"; exit 1; }
+}
+endless 50 global_batch_size=50
+endless 8 global_batch_size=65536 num_layers=100 pipeline_model_parallel_size=2 pipeline_schedule=gpipe --world 2
