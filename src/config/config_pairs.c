@@ -139,6 +139,10 @@ static int shares_data(const Config *c)
          PP && c->account_for_loss_in_pipeline_split && BY_COST, ONE_WAY)                                    \
     PAIR(step_batch_size_schedule, global_batch_size,                                                        \
          SET(step_batch_size_schedule) && SET(global_batch_size), KEEP_ONE)                                  \
+    PAIR(min_world, global_batch_size,                                                                       \
+         DP && SET(min_world) && ABSENT(global_batch_size) && ABSENT(step_batch_size_schedule),              \
+         "an absent batch follows the world, and a smaller one goes on with the same: set "                  \
+         "global_batch_size, or step_batch_size_schedule")                                                   \
     PAIR(train_samples, train_iters, SET(train_samples) && SET(train_iters), KEEP_ONE)                       \
     PAIR(lr_decay_samples, train_samples, SET(lr_decay_samples) && !BY_SAMPLES,                              \
          "the run is given in iterations: use lr_decay_iters")                                               \

@@ -90,6 +90,8 @@ static const struct { const char *a, *b, *args, *mend; int world, others;
      TURNS "|data_parallel_sharding_strategy=optim_grads", "data_parallel_sharding_strategy=optim", 2, 0},
     {"step_batch_size_schedule", "global_batch_size", "step_batch_size_schedule='0:4'|global_batch_size=4",
      "global_batch_size=null", 2, 0},
+    {"min_world", "global_batch_size", "min_world=1", "global_batch_size=4", 2, 0},
+    {"min_world", "global_batch_size", "min_world=1", "step_batch_size_schedule='0:4'", 2, 0},
     {"train_samples", "train_iters", "train_samples=100", "train_iters=null", 1, 0},
     {"lr_decay_samples", "train_samples", "lr_decay_samples=100", "train_iters=null|train_samples=100", 1, 0},
     {"lr_wsd_decay_samples", "train_samples",

@@ -152,4 +152,7 @@ done
     fail "a job of 2 ranks goes on with $(cat "$work/out")"
 "$TRAIN" plan "$work/tiny.yaml" --world 8 --at-most 7 min_world=2 --json > "$work/out" || fail "at most"
 [ "$(cat "$work/out")" = '{"world": 4}' ] || fail "--at-most --json: $(cat "$work/out")"
+"$TRAIN" plan "$work/tiny.yaml" --world 8 --at-most 7 min_world=2 global_batch_size=null > "$work/out" 2> "$work/err" && rc=0 || rc=$?
+[ $rc = 2 ] && grep -q 'min_world: 2 needs global_batch_size, which is absent; ' "$work/err" ||
+    fail "a smaller world with a batch of its own: $rc, $(cat "$work/out")"
 exit 0
