@@ -171,7 +171,8 @@ Config *config_read_saved(const char *text, size_t size, const char **skipped);
 /* Returns 1 if the key's values in the two configurations differ in meaning. They do not if only the
  * spelling differs, or if the key has no effect: add_qkv_bias beside add_bias_linear, rotary_base
  * without rope, keys of another rope_scaling, a window as long as the positions, ffn_hidden_size where all
- * layers have experts. */
+ * layers have experts, moe_router_pre_softmax beside sigmoid; nor if moe_layer_freq gives the same layers, or
+ * split the same shares of their sum, in another way. */
 int config_differs(const Config *a, const Config *b, int option);
 
 /* Whether the key decides which tensors a model has and what their rows mean. */

@@ -2,6 +2,25 @@
 #define _GNU_SOURCE
 #include "config_rules.h"
 
+/* Gives keys of a model with experts their plainest form. */
+static void plain_experts(Config *c)
+{
+    int period = 1, periodic = 1;      /* layers from one with experts to the next, the first one has some */
+    while (period < c->num_layers && !config_is_moe(c, period))
+        period++;
+    for (int l = 0; l < c->num_layers; l++)
+        periodic &= config_is_moe(c, l) == (l % period == 0);
+    if (periodic) {
+        const char **number = keep_alloc(1, sizeof *number);
+        *number = textf("%d", period);
+        c->moe_layer_freq = (List){1, number};
+    }
+    if (c->moe_router_score_function == MOE_ROUTER_SCORE_FUNCTION_SIGMOID)
+        c->moe_router_pre_softmax = 0;
+    if (isnan(c->moe_router_topk_scaling_factor))
+        c->moe_router_topk_scaling_factor = 1;
+}
+
 /* Returns a copy in which a key without effect has a fixed value and any other key its plainest form:
  * two configurations of equal meaning become equal. */
 static Config plain(const Config *cfg)
@@ -25,12 +44,16 @@ static Config plain(const Config *cfg)
         if (!strcmp(options[i].section, "moe"))
             option_copy(&options[i], &c, k.cfg);
     int dense = c.num_moe_experts == CFG_ABSENT;
+    if (!dense)
+        plain_experts(&c);
     for (int l = 0; l < c.num_layers && !dense; l++)
         dense = !config_is_moe(&c, l);
     if (!dense)                        /* no layer has this width: Mixtral's config.json does not say it */
         c.ffn_hidden_size = CFG_ABSENT;
-    if (c.split && rules_shares_parse(c.split, share))
-        c.split = textf("%.17g, %.17g, %.17g", share[0], share[1], share[2]);
+    if (c.split && rules_shares_parse(c.split, share)) {
+        double sum = share[0] + share[1] + share[2];
+        c.split = textf("%.17g, %.17g, %.17g", share[0] / sum, share[1] / sum, share[2] / sum);
+    }
     return c;
 }
 
