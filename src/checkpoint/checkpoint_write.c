@@ -119,13 +119,13 @@ static int trash(Saver *s, const char *name, char why[WHY])
     return file_sync_dir(s->dir, "checkpoints", why) && file_remove_dir(s->dir, to, why);
 }
 
-/* Deletes what save_keep_last and save_retain_interval do not keep; never the newest verified checkpoint,
- * and nothing before one is verified. */
+/* Deletes what save_keep_last and save_retain_interval do not keep; with verify_saves never the newest
+ * verified checkpoint, and nothing before one is verified. */
 static int retain(Saver *s, char why[WHY])
 {
-    int64_t keep = s->keep, every = s->every, *list = NULL, it;
+    int64_t keep = s->keep, every = s->every, good = s->verifies ? s->verified : -1, *list = NULL, it;
     int n = 0, ok = 1;
-    if ((keep == CFG_ABSENT && every == CFG_ABSENT) || (s->verifies && s->verified < 0))
+    if ((keep == CFG_ABSENT && every == CFG_ABSENT) || (s->verifies && good < 0))
         return 1;
     keep = keep == CFG_ABSENT ? 1 : keep;
     int fd = openat(s->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -147,7 +147,7 @@ static int retain(Saver *s, char why[WHY])
     for (int64_t i = keep; ok && i < n; i++) {
         char name[40];
         snprintf(name, sizeof name, "iter_%07" PRId64, list[i]);
-        if (list[i] != s->iteration && list[i] != s->verified && (every == CFG_ABSENT || list[i] % every))
+        if (list[i] != s->iteration && list[i] != good && (every == CFG_ABSENT || list[i] % every))
             ok = trash(s, name, why);
     }
     free(list);

@@ -364,12 +364,12 @@ static void touched(void)
 
 static struct { Model m; Comm self; Arena arena; Saver *s; } back;
 
-static void back_open(char *dir, int async)
+static void back_open(char *dir, int async, int verify)
 {
     static Config cfg;
     cfg = base_config();
     cfg.async_save = async;
-    cfg.verify_saves = 1;
+    cfg.verify_saves = verify;
     cfg.save_keep_last = 1;
     comm_self_open(&back.self, "all");
     arena_open(&back.arena, "run", 1 << 16);
@@ -395,7 +395,7 @@ static void back_close(void)
 /* One bit of iteration 2 is written wrong, then every write of iterations 3 and 4. */
 static void save_damaged(char *dir, int async)
 {
-    back_open(dir, async);
+    back_open(dir, async, 1);
     back_save(1);
     saver_wait(back.s);
     flips = 1;
@@ -426,7 +426,7 @@ static int is_there(const char *dir, int it)
 static void deleted_late(void)
 {
     char *dir = path_of("late");
-    back_open(dir, 1);
+    back_open(dir, 1, 1);
     back_save(1);
     saver_wait(back.s);
     drops = 0;
@@ -446,7 +446,7 @@ static void deleted_late(void)
     saver_wait(back.s);
     CHECK(!is_there(dir, 3) && is_there(dir, 4) && is_there(dir, 2), "the newest and the last verified one");
     back_close();
-    back_open(dir, 1);              /* a new process knows of no verified one, unless it has loaded it */
+    back_open(dir, 1, 1);           /* a new process knows of no verified one, unless it has loaded it */
     saver_hurry(back.s);
     back_save(5);
     saver_wait(back.s);
@@ -456,6 +456,20 @@ static void deleted_late(void)
     saver_wait(back.s);
     CHECK(!is_there(dir, 2) && is_there(dir, 4) && !is_there(dir, 5), "the loaded one is good");
     back_close();
+}
+
+/* Where nothing is read back, a checkpoint that a start has loaded goes as others do. */
+static void deleted_unread(void)
+{
+    char *dir = path_of("unread");
+    back_open(dir, 0, 0);
+    back_save(1);
+    back_close();
+    back_open(dir, 0, 0);
+    saver_loaded(back.s, 1, 1);
+    back_save(2);
+    back_close();
+    CHECK(!is_there(dir, 1) && is_there(dir, 2), "save_keep_last is 1");
 }
 
 static void read_back(void)
@@ -475,6 +489,7 @@ static void read_back(void)
               "iter_0000003.damaged iter_0000004.damaged latest ' ]", dir);
     }
     deleted_late();
+    deleted_unread();
 }
 
 /* Before the first save its time follows from the bytes, afterwards from the longest one. */
