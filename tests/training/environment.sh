@@ -186,6 +186,13 @@ if [ "${limited:-}" ]; then
     rc=$?
     [ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q '^error\[memory-plan\].* 0\.[0-9]* are left' "$work/log" ||
         fail "more memory planned than the control group has: code $rc"
+    for ranks in 1 2; do         # and so is an order of samples that is larger than what is left
+        (echo 0 > "$group/cgroup.procs"; exec "$launch" -n $ranks "$work/tiny.yaml" train_iters=20000000 save="$work/long") \
+            > "$work/log" 2>&1
+        rc=$?
+        [ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/log")" = 1 ] && grep -q '^error\[memory\].* the order of samples takes' "$work/log" ||
+            fail "an order of samples larger than the control group on $ranks ranks: code $rc"
+    done
 fi
 killed() { cat "$group/memory.oom_control" "$group/memory.events" 2> /dev/null | grep -q '^oom_kill [1-9]'; }
 mkdir "$work/hog"
