@@ -10,8 +10,6 @@
 #define ROPE      (c->position_embedding_type == POSITION_EMBEDDING_TYPE_ROPE)
 #define ADAM      (c->optimizer == OPTIMIZER_ADAM || c->optimizer == OPTIMIZER_LAMB)
 #define WARMS_UP  (c->lr_warmup_iters || c->lr_warmup_samples || c->lr_warmup_fraction > 0)
-#define CONSTANT  (c->lr_decay_style == LR_DECAY_STYLE_CONSTANT)
-#define UNDECAYED (CONSTANT && !(c->lr_warmup_fraction > 0)) /* the fraction is one of the decay's length */
 #define FP8       (c->fp8 != FP8_NONE)
 #define FP16      (c->params_dtype == PARAMS_DTYPE_FP16)
 #define SCALED    (FP16 && !ABSENT(loss_scale))
@@ -26,9 +24,7 @@
     IDLE(rotary_percent, position_embedding_type, !ROPE)                                                     \
     IDLE(reset_position_ids, position_embedding_type,                                                        \
          c->position_embedding_type == POSITION_EMBEDDING_TYPE_NONE)                                         \
-    IDLE(min_lr, lr_decay_style, CONSTANT)                                                                   \
-    IDLE(lr_decay_iters, lr_decay_style, UNDECAYED)                                                          \
-    IDLE(lr_decay_samples, lr_decay_style, UNDECAYED)                                                        \
+    IDLE(min_lr, lr_decay_style, c->lr_decay_style == LR_DECAY_STYLE_CONSTANT)                               \
     IDLE(lr_wsd_decay_style, lr_decay_style, c->lr_decay_style != LR_DECAY_STYLE_WSD)                        \
     IDLE(lr_warmup_init, lr_warmup_iters, !WARMS_UP)                                                         \
     IDLE(adam_beta1, optimizer, !ADAM)                                                                       \

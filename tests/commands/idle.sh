@@ -37,8 +37,7 @@ idle() {
 }
 
 idle 1 'beside position_embedding_type learned_absolute' '' rotary_base=500 rotary_percent=0.5
-idle 1 'beside lr_decay_style constant' lr_decay_style=constant min_lr=1e-3 lr_wsd_decay_style=linear lr_decay_iters=2
-idle 1 'beside lr_decay_style constant' 'lr_decay_style=constant train_iters=null train_samples=12' lr_decay_samples=8
+idle 1 'beside lr_decay_style constant' lr_decay_style=constant min_lr=1e-3 lr_wsd_decay_style=linear
 idle 1 'beside position_embedding_type none' position_embedding_type=none reset_position_ids=true
 idle 2 'beside main_grads_dtype bf16' 'params_dtype=bf16 main_grads_dtype=bf16' grad_reduce_in_bf16=true
 idle 1 'beside lr_decay_style cosine' lr_decay_style=cosine lr_wsd_decay_style=linear
