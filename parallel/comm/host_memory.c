@@ -10,18 +10,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* Whether the kernel promises that much memory to a process, as for malloc: of the memory behind a descriptor
- * it gives page after page until it kills for memory. errno says why not. */
-static int promised(size_t bytes)
-{
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return p != MAP_FAILED && !munmap(p, bytes);
-}
-
 /* Reserves all of it now: a page that there is no room for would be a SIGBUS later. Returns fd. */
 static int reserve(int fd, size_t bytes, const char *what)
 {
-    int why = fd < 0 || !promised(bytes) ? errno : EINTR;
+    int why = fd < 0 ? errno : EINTR;
     while (why == EINTR)
         why = posix_fallocate(fd, 0, (off_t)bytes);
     if (why)
