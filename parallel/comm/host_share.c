@@ -24,10 +24,11 @@ void *host_share(Comm *c, int first, size_t *bytes, const char *what)
 {
     /* what nobody else opens needs no descriptor: the limit on file sizes counts such memory as a file */
     int makes = c->rank == first, alone = c->size == 1;
-    if (makes && *bytes > host_left())
+    size_t left = makes ? host_left() : 0;
+    if (makes && *bytes > left)
         die(EXIT_RESOURCE, "memory", "%s takes %.2f GB of the host's memory, beside what the plan counts; "
             "%.2f are left; change: free memory, raise the job's limit on it, or a shorter run", what,
-            (double)*bytes / 1e9, (double)host_left() / 1e9);
+            (double)*bytes / 1e9, (double)left / 1e9);
     int fd = makes && !alone ? host_memory_take(*bytes, what) : -1;
     int64_t mine[3] = {getpid(), fd, makes ? (int64_t)*bytes : 0};
     int64_t *all = xcalloc(3 * (size_t)c->size, sizeof *all);

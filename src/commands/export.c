@@ -26,18 +26,17 @@ typedef struct {
     int shard;
 } Item;
 
-static const char *unfinished;     /* OUT.tmp while it is written */
+#define REFUSE(...) die(EXIT_CHECKPOINT, "export", __VA_ARGS__)
+#define DISK(why) die(EXIT_RESOURCE, "export", "%s; change: free space, or -o another folder", why)
 
-static void remove_unfinished(void)
+static const char *unfinished;     /* OUT.tmp, while die_hooks has remove_unfinished */
+
+static void remove_unfinished(int code)
 {
     char why[WHY];
-    if (unfinished)
-        file_remove_dir(AT_FDCWD, unfinished, why);
+    (void)code;
+    file_remove_dir(AT_FDCWD, unfinished, why);
 }
-
-#define GIVE_UP(...) (remove_unfinished(), die(__VA_ARGS__))
-#define REFUSE(...) GIVE_UP(EXIT_CHECKPOINT, "export", __VA_ARGS__)
-#define DISK(why) GIVE_UP(EXIT_RESOURCE, "export", "%s; change: free space, or -o another folder", why)
 
 static void open_whole(Source *s, const char *path)
 {
@@ -95,7 +94,7 @@ static int plan(const Source *s, const Params *p, const HfFamily *family, double
 static void shard_name(char out[64], int shard, int shards)
 {
     if (shards == 1)
-        snprintf(out, 64, "model.safetensors");
+        snprintf(out, 64, HF_SINGLE);
     else
         snprintf(out, 64, "model-%05d-of-%05d.safetensors", shard + 1, shards);
 }
@@ -123,9 +122,8 @@ static void write_shard(Source *s, int dir, const char *name, const Item *item, 
             REFUSE("%s: %s; change: give another checkpoint", s->dir, why);
         int64_t odd = convert_count_not_finite(data, m->type, m->hf.rows * cols);
         if (odd)
-            GIVE_UP(EXIT_NUMERIC, "not-finite", "%s: tensor %s has %ld value%s NaN or infinite; change: "
-                    "give an earlier checkpoint", s->dir, m->from->name, odd,
-                    odd == 1 ? " that is" : "s that are");
+            die(EXIT_NUMERIC, "not-finite", "%s: tensor %s has %ld value%s NaN or infinite; change: give an "
+                "earlier checkpoint", s->dir, m->from->name, odd, odd == 1 ? " that is" : "s that are");
         if (m->hf.transposed) {
             char *turned = xcalloc(1, (size_t)m->bytes);
             hf_transpose(turned, data, m->hf.rows, cols, dtype_size(m->type));
@@ -177,7 +175,7 @@ static void write_index(int dir, const Item *item, int n, int shards)
         json_object_set_new(map, item[i].hf.name, json_string(name));
         total += item[i].bytes;
     }
-    write_json(dir, "model.safetensors.index.json",
+    write_json(dir, HF_INDEX,
                json_pack("{s:{s:I}, s:o}", "metadata", "total_size", total, "weight_map", map));
 }
 
@@ -217,6 +215,7 @@ static int open_output(const char *out, const char *tmp)
     if (!file_remove_dir(AT_FDCWD, tmp, why) || !file_make_dirs(tmp, why))
         DISK(why);
     unfinished = tmp;
+    die_hooks(NULL, NULL, remove_unfinished);
     int dir = file_open_dir(AT_FDCWD, tmp, 1, why);
     if (dir < 0)
         DISK(why);
@@ -269,6 +268,7 @@ int command_export(int argc, char **argv)
         file_errno(why, "cannot rename %s to %s", tmp, out);
         DISK(why);
     }
+    die_hooks(NULL, NULL, NULL);
     char *to = text_shown(out), *from = text_shown(s.dir);
     printf("%s: %s, %ld parameters in %d file%s, from %s\n", to, family->type, params_count(cfg), shards,
            shards == 1 ? "" : "s", from);
