@@ -5,18 +5,24 @@
 #include "isa.h"
 
 #define BLOCK 16384            /* elements of a work item */
-#define PIECE 1024             /* elements updated before they are converted to storage: still in L1 */
+#define PIECE 256              /* elements updated before they are converted to storage, few: the next are
+                                * read beside that */
 
 /* The arrays of an update; an array that the optimizer does not have is NULL. */
 enum { W, M, V, DIR, G, ARRAYS };
 
-/* scale: what gradients are multiplied by. rate: learning rate times trust ratio. wd: weight decay. unbias1,
- * unbias2: what Adam's moments are multiplied by. */
-typedef struct { const Update *u; REAL scale, rate, wd, unbias1, unbias2; } Rates;
+/* scale: what gradients are multiplied by. rate: learning rate times trust ratio. wd: weight decay. new1,
+ * new2: 1 - beta1, 1 - beta2. unbias1, unbias2: what Adam's moments are multiplied by. Rules take it by
+ * value: what they store could otherwise change it, and each vector would load and convert it all again. */
+typedef struct {
+    REAL scale, lr, rate, wd, beta1, new1, beta2, new2, unbias1, unbias2, eps, momentum;
+    int nesterov;
+} Rates;
 /* Updates elements [0, n) of arrays a; n is a multiple of VN. */
-typedef void UpdateRule(const Rates *k, REAL *const a[ARRAYS], int64_t n);
+typedef void UpdateRule(Rates k, REAL *const a[ARRAYS], int64_t n);
 typedef struct {
     const Updated *x;
+    const Update *u;
     Rates rates;
     UpdateRule *rule;
     void *dir, *out;
@@ -29,7 +35,7 @@ static void update_piece(const Job *j, REAL *const p[ARRAYS], int64_t n)
     int64_t whole = n - n % VN, left = n - whole;
     REAL tail[ARRAYS][VN], *q[ARRAYS];
     if (whole)
-        j->rule(&j->rates, p, whole);
+        j->rule(j->rates, p, whole);
     if (!left)
         return;
     for (int k = 0; k < ARRAYS; k++) {
@@ -37,7 +43,7 @@ static void update_piece(const Job *j, REAL *const p[ARRAYS], int64_t n)
         if (p[k])
             vstore(tail[k], vload_part(p[k] + whole, left, 0));
     }
-    j->rule(&j->rates, q, VN);
+    j->rule(j->rates, q, VN);
     for (int k = 0; k < G; k++)
         if (p[k])
             vstore_part(p[k] + whole, vload(tail[k]), left);
@@ -65,7 +71,7 @@ typedef struct { MomentType type; char *p; uint8_t *scale; int second; } Stored;
 static Stored stored(const Job *j, int which, int64_t i)
 {
     const Updated *x = j->x;
-    const Update *u = j->rates.u;
+    const Update *u = j->u;
     MomentType type = which == V ? u->v_type : u->m_type;
     char *p = which == V ? x->v : x->m;
     uint8_t *scale = which == V ? x->v_scale : x->m_scale;
@@ -98,9 +104,9 @@ static void update_item(void *ctx, int64_t item, int thread)
     (void)thread;
     const Job *j = ctx;
     const Updated *x = j->x;
-    Dtype type = j->rates.u->out_type;
-    REAL *m = j->moments && !j->rates.u->m_type ? x->m : NULL,
-         *v = j->moments && !j->rates.u->v_type ? x->v : NULL,
+    Dtype type = j->u->out_type;
+    REAL *m = j->moments && !j->u->m_type ? x->m : NULL,
+         *v = j->moments && !j->u->v_type ? x->v : NULL,
          *const base[ARRAYS] = {x->w, m, v, j->dir, (REAL *)x->g}, masters[PIECE], gradients[PIECE],
          moments[2][PIECE];
     int64_t end = (item + 1) * BLOCK < x->n ? (item + 1) * BLOCK : x->n;
@@ -109,7 +115,7 @@ static void update_item(void *ctx, int64_t item, int thread)
         n = end - i < PIECE ? end - i : PIECE;
         for (int k = 0; k < ARRAYS; k++)
             p[k] = base[k] ? base[k] + i : NULL;
-        if (j->rates.u->bf16_g)
+        if (j->u->bf16_g)
             FN(load_reals)(p[G] = gradients, (const uint16_t *)x->g + i, n, BF16);
         if (x->rest)
             join(p[W] = masters, (uint16_t *)x->out + i, x->rest + i, n);
@@ -139,67 +145,77 @@ static void update(Device *d, const Update *u, UpdateRule *rule, int dir, int ou
         BUG_ON((u->m_type || u->v_type) && (REAL_TYPE != F32 || x->blocks.run < 1));
         BUG_ON((x->m && moment_scaled(u->m_type) && !x->m_scale) ||
                (x->v && moment_scaled(u->v_type) && !x->v_scale));
-        Rates rates = {u, (REAL)v->multiplier, (REAL)(u->lr * (x->trust ? *x->trust : 1)), (REAL)x->wd,
-                       unbias1, unbias2};
-        Job j = {x, rates, rule, dir ? x->dir : NULL, out ? x->out : NULL, moments, u->turn - v->behind};
+        Rates rates = {.scale = (REAL)v->multiplier, .lr = (REAL)u->lr,
+                       .rate = (REAL)(u->lr * (x->trust ? *x->trust : 1)), .wd = (REAL)x->wd,
+                       .beta1 = (REAL)u->beta1, .new1 = (REAL)(1 - u->beta1), .beta2 = (REAL)u->beta2,
+                       .new2 = (REAL)(1 - u->beta2), .unbias1 = unbias1, .unbias2 = unbias2,
+                       .eps = (REAL)u->eps, .momentum = (REAL)u->momentum, .nesterov = u->nesterov};
+        Job j = {x, u, rates, rule, dir ? x->dir : NULL, out ? x->out : NULL, moments, u->turn - v->behind};
         pool_run(d->pool, update_item, &j, (x->n + BLOCK - 1) / BLOCK);
     }
 }
 
 /* Updates Adam's moments of elements i .. i + VN and returns mhat / (sqrt(vhat) + eps). */
-static inline Vec adam_direction(const Rates *k, REAL *const a[ARRAYS], int64_t i)
+static inline Vec adam_direction(Rates k, REAL *pm, REAL *pv, const REAL *pg, int64_t i)
 {
-    const Update *u = k->u;
-    Vec g = vload(a[G] + i) * k->scale;
-    Vec m = vload(a[M] + i) * (REAL)u->beta1 + g * (REAL)(1 - u->beta1);
-    Vec v = vload(a[V] + i) * (REAL)u->beta2 + g * g * (REAL)(1 - u->beta2);
-    vstore(a[M] + i, m);
-    vstore(a[V] + i, v);
-    return m * k->unbias1 / (vsqrt(v * k->unbias2) + (REAL)u->eps);
+    Vec g = vload(pg + i) * k.scale;
+    Vec m = vload(pm + i) * k.beta1 + g * k.new1;
+    Vec v = vload(pv + i) * k.beta2 + g * g * k.new2;
+    vstore(pm + i, m);
+    vstore(pv + i, v);
+    return m * k.unbias1 / (vsqrt(v * k.unbias2) + k.eps);
 }
 
-static void adam_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)
+static void adam_rule(Rates k, REAL *const a[ARRAYS], int64_t n)
 {
+    REAL *w = a[W], *m = a[M], *v = a[V];
+    const REAL *g = a[G];
     for (int64_t i = 0; i < n; i += VN) {
-        Vec w = vload(a[W] + i), dir = adam_direction(k, a, i);
-        vstore(a[W] + i, w - (REAL)k->u->lr * (dir + k->wd * w));
+        Vec dir = adam_direction(k, m, v, g, i), was = vload(w + i);
+        vstore(w + i, was - k.lr * (dir + k.wd * was));
     }
 }
 
-static void lamb_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)
+static void lamb_rule(Rates k, REAL *const a[ARRAYS], int64_t n)
 {
+    REAL *dir = a[DIR], *m = a[M], *v = a[V];
+    const REAL *w = a[W], *g = a[G];
     for (int64_t i = 0; i < n; i += VN)
-        vstore(a[DIR] + i, adam_direction(k, a, i) + k->wd * vload(a[W] + i));
+        vstore(dir + i, adam_direction(k, m, v, g, i) + k.wd * vload(w + i));
 }
 
-static void lamb_step(const Rates *k, REAL *const a[ARRAYS], int64_t n)
+static void lamb_step(Rates k, REAL *const a[ARRAYS], int64_t n)
 {
+    REAL *w = a[W];
+    const REAL *dir = a[DIR];
     for (int64_t i = 0; i < n; i += VN)
-        vstore(a[W] + i, vload(a[W] + i) - k->rate * vload(a[DIR] + i));
+        vstore(w + i, vload(w + i) - k.rate * vload(dir + i));
 }
 
-static void sgd_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)
+static void sgd_rule(Rates k, REAL *const a[ARRAYS], int64_t n)
 {
-    const Update *u = k->u;
-    REAL momentum = (REAL)u->momentum;
+    REAL *pw = a[W], *pm = a[M];
+    const REAL *pg = a[G];
     for (int64_t i = 0; i < n; i += VN) {
-        Vec w = vload(a[W] + i), g = vload(a[G] + i) * k->scale + k->wd * w, step = g;
-        if (a[M]) {
-            Vec m = momentum * vload(a[M] + i) + g;
-            vstore(a[M] + i, m);
-            step = u->nesterov ? g + momentum * m : m;
+        Vec w = vload(pw + i), g = vload(pg + i) * k.scale + k.wd * w, step = g;
+        if (pm) {
+            Vec m = k.momentum * vload(pm + i) + g;
+            vstore(pm + i, m);
+            step = k.nesterov ? g + k.momentum * m : m;
         }
-        vstore(a[W] + i, w - (REAL)u->lr * step);
+        vstore(pw + i, w - k.lr * step);
     }
 }
 
-static void lars_rule(const Rates *k, REAL *const a[ARRAYS], int64_t n)
+static void lars_rule(Rates k, REAL *const a[ARRAYS], int64_t n)
 {
+    REAL *pw = a[W], *pm = a[M];
+    const REAL *pg = a[G];
     for (int64_t i = 0; i < n; i += VN) {
-        Vec w = vload(a[W] + i), g = vload(a[G] + i) * k->scale + k->wd * w;
-        Vec m = (REAL)k->u->momentum * vload(a[M] + i) + k->rate * g;
-        vstore(a[M] + i, m);
-        vstore(a[W] + i, w - m);
+        Vec w = vload(pw + i), g = vload(pg + i) * k.scale + k.wd * w;
+        Vec m = k.momentum * vload(pm + i) + k.rate * g;
+        vstore(pm + i, m);
+        vstore(pw + i, w - m);
     }
 }
 
