@@ -19,6 +19,34 @@ typedef struct {
 } Forward;
 typedef struct { Strip t; Drop drop; REAL max[STRIP], sum[STRIP], alpha[STRIP]; } Rows;
 
+/* Makes the exponentials of lanes [v, v + VN) below `top`, with k across the lanes, and returns their sums.
+ * drop: bool, known when it is compiled: masks of dropout would else push what the loop needs out of the
+ * registers. */
+INLINE Vec exponentials(const Rows *w, REAL *p, Vec factor, Vec top, int64_t j, int64_t n, int64_t v,
+                        const int drop)
+{
+    Vec sum = vset(0);
+    IVec keep[4] = {{0}};
+    for (int64_t i = 0; i < n; i += PER) {
+        Vec e[PER] = {{0}};
+#pragma GCC unroll 2
+        for (int r = 0; r < PER; r++) {
+            if (i + r == n)
+                break;
+            e[r] = vexp2((vload(p + (i + r) * STRIP + v) - top) * factor);
+            sum += e[r];
+            if (drop) {
+                int64_t key = j + i + r;
+                if (i + r == 0 || key % 4 == 0)
+                    drop_masks(keep, &w->drop, v, key & ~(int64_t)3);
+                e[r] = vselect(keep[key % 4], e[r], vset(0));
+            }
+        }
+        put_across(p, i, v, e);
+    }
+    return sum;
+}
+
 /* Softmax of one block of keys. Dropped elements are in the sum but 0 in p. A row that has seen no key
  * keeps its finite first maximum, so that exp2(-inf - max) is 0.
  *   w       in/out              max and sum of the rows so far; alpha: what earlier sums are multiplied by
@@ -29,7 +57,7 @@ static void softmax(Rows *w, REAL *p, REAL factor, int64_t j, int64_t n)
 {
     int masked = strip_masked(&w->t, j, j + n);
     for (int64_t v = 0; v < w->t.width; v += VN) {
-        Vec old = vload(w->max + v), sum = vset(0), none = vset(-INFINITY), top = none;
+        Vec old = vload(w->max + v), none = vset(-INFINITY), top = none, sum;
         REAL *x = p + v;
         for (int64_t i = 0; masked && i < n; i++)
             vstore(x + i * STRIP, vselect(strip_sees(&w->t, v, j + i), vload(x + i * STRIP), none));
@@ -42,21 +70,8 @@ static void softmax(Rows *w, REAL *p, REAL factor, int64_t j, int64_t n)
         for (; i < n; i++)
             top = vmax(vload(x + i * STRIP), top);
         top = vmax(top, old);
-        IVec keep[4] = {{0}};
-        for (i = 0; i < n; i += PER) {
-            Vec e[PER] = {{0}};
-            for (int r = 0; r < PER && i + r < n; r++) {
-                e[r] = vexp2((vload(x + (i + r) * STRIP) - top) * factor);
-                sum += e[r];
-                if (w->drop.limit) {
-                    int64_t key = j + i + r;
-                    if (i + r == 0 || key % 4 == 0)
-                        drop_masks(keep, &w->drop, v, key & ~(int64_t)3);
-                    e[r] = vselect(keep[key % 4], e[r], vset(0));
-                }
-            }
-            put_across(p, i, v, e);
-        }
+        sum = w->drop.limit ? exponentials(w, p, vset(factor), top, j, n, v, 1)
+                            : exponentials(w, p, vset(factor), top, j, n, v, 0);
         Vec alpha = vexp2((old - top) * factor);
         vstore(w->max + v, top);
         vstore(w->sum + v, vload(w->sum + v) * alpha + sum);

@@ -69,6 +69,38 @@ static void delta_rows(void *ctx, int64_t item, int thread)
         }
 }
 
+/* What softmax_bwd does for lanes [v, v + VN). masked, drop: bool, known when it is compiled: what they take
+ * would else push what the loop needs out of the registers. */
+INLINE void softmax_lanes(const Rows *w, const Panels *x, REAL factor, REAL grow, int64_t j, int64_t n,
+                          int64_t v, const int masked, const int drop)
+{
+    Vec lse = vload(w->lse + v), delta = vload(w->delta + v);
+    IVec keep[4] = {{0}};
+    for (int64_t i = 0; i < n; i += PER) {
+        Vec ds[PER] = {{0}};
+#pragma GCC unroll 2
+        for (int r = 0; r < PER; r++) {
+            if (i + r == n)
+                break;
+            int64_t at = (i + r) * STRIP + v, key = j + i + r;
+            Vec e = vexp2(vload(x->p + at) * factor - lse), g = vload(x->ds + at), kept = e;
+            if (masked)
+                kept = e = vselect(strip_sees(&w->t, v, key), e, vset(0));
+            if (drop) {
+                if (i + r == 0 || key % 4 == 0)
+                    drop_masks(keep, &w->drop, v, key & ~(int64_t)3);
+                g = vselect(keep[key % 4], g * grow, vset(0));
+                kept = vselect(keep[key % 4], e * grow, vset(0));
+            }
+            ds[r] = e * (g - delta);
+            put_along(x->p, i + r, v, kept);
+            put_along(x->ds, i + r, v, ds[r]);
+        }
+        if (PER > 1)
+            put_across(x->ds_across, i, v, ds);
+    }
+}
+
 /* The softmax's part of the backward, for keys j .. j+n.
  *   x.p     in/out  [n][STRIP]  products of queries and keys; becomes P M
  *   x.ds    in/out  [n][STRIP]  do v^T; becomes the gradient of the scores, in x.ds_across too
@@ -77,30 +109,13 @@ static void delta_rows(void *ctx, int64_t item, int thread)
 static void softmax_bwd(const Rows *w, const Panels *x, REAL factor, REAL grow, int64_t j, int64_t n)
 {
     int masked = strip_masked(&w->t, j, j + n);
-    for (int64_t v = 0; v < w->t.width; v += VN) {
-        Vec lse = vload(w->lse + v), delta = vload(w->delta + v);
-        IVec keep[4] = {{0}};
-        for (int64_t i = 0; i < n; i += PER) {
-            Vec ds[PER] = {{0}};
-            for (int r = 0; r < PER && i + r < n; r++) {
-                int64_t at = (i + r) * STRIP + v, key = j + i + r;
-                Vec e = vexp2(vload(x->p + at) * factor - lse), g = vload(x->ds + at), kept = e;
-                if (masked)
-                    kept = e = vselect(strip_sees(&w->t, v, key), e, vset(0));
-                if (w->drop.limit) {
-                    if (i + r == 0 || key % 4 == 0)
-                        drop_masks(keep, &w->drop, v, key & ~(int64_t)3);
-                    g = vselect(keep[key % 4], g * grow, vset(0));
-                    kept = vselect(keep[key % 4], e * grow, vset(0));
-                }
-                ds[r] = e * (g - delta);
-                put_along(x->p, i + r, v, kept);
-                put_along(x->ds, i + r, v, ds[r]);
-            }
-            if (PER > 1)
-                put_across(x->ds_across, i, v, ds);
-        }
-    }
+    for (int64_t v = 0; v < w->t.width; v += VN)
+        if (w->drop.limit)
+            softmax_lanes(w, x, factor, grow, j, n, v, masked, 1);
+        else if (masked)
+            softmax_lanes(w, x, factor, grow, j, n, v, 1, 0);
+        else
+            softmax_lanes(w, x, factor, grow, j, n, v, 0, 0);
 }
 
 /* Loads a strip: queries and do in both layouts, lse and delta by lanes. */
