@@ -78,6 +78,8 @@ static void rules_expert_groups(Check *k)
         return;
     RULE(ON2(moe_router_num_groups, num_moe_experts), E % n, "%ld does not divide num_moe_experts %ld; "
          "nearest: %s", n, E, check_nearest_divisors(E, n));
+    RULE(ON1(moe_router_num_groups), n > ROUTING_GROUPS, "%ld is more than %d; use %d or fewer", n,
+         ROUTING_GROUPS, ROUTING_GROUPS);
     RULE(on, best > n, "moe_router_group_topk %ld is more than moe_router_num_groups %ld; use %ld or fewer",
          best, n, n);
     RULE(ON2(moe_router_group_topk, moe_router_topk), c->moe_router_topk % best,
