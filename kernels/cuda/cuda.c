@@ -216,21 +216,13 @@ static void cuda_get(Device *d, void *dst, const void *src, size_t bytes)
     }
 }
 
-/* Copies 32-bit words by a kernel on `compute`. */
-static void copy_by_op(Device *d, void *dst, const void *src, size_t bytes)
-{
-    BUG_ON(bytes % 4);
-    int64_t n = (int64_t)bytes / 4;
-    cuda_copy(d, mat(dst, 1, n, F32), mat((void *)src, 1, n, F32));
-}
-
 /* If src is mapped memory, copies it by a kernel and returns 1: a copy from host to host by the CUDA
  * runtime would make the host wait. Else returns 0. */
 static int copied_mapped(Device *d, void *dst, const void *src, size_t bytes)
 {
     if (!cuda_owns_mapped(d, src))
         return 0;
-    copy_by_op(d, dst, src, bytes);
+    cuda_copy_bytes(d, dst, src, bytes);
     return 1;
 }
 
@@ -263,7 +255,7 @@ static int64_t cuda_read_async(Device *d, void *dst, const void *src, size_t byt
     /* a few words are copied by a kernel: the copy engine does one copy at a time, and may do a snapshot
      * now */
     if (bytes <= CUDA_WORDS && bytes % 4 == 0)
-        copy_by_op(d, dst, src, bytes);
+        cuda_copy_bytes(d, dst, src, bytes);
     else if (!copied_mapped(d, dst, src, bytes))
         CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->compute));
     return ticket_of(&c->reads);

@@ -99,6 +99,9 @@ void cuda_await(Device *d, cudaEvent_t e);
  *   waited  in  seconds of this wait so far */
 void cuda_watch(Device *d, void (*watch)(double waited));
 
+/* Copies bytes by a kernel on `compute`: words where both addresses and the number of bytes allow. One of the
+ * two is the host's. */
+void cuda_copy_bytes(Device *d, void *dst, const void *src, size_t bytes);
 /* Dies unless this GPU multiplies FP8 of this scaling. */
 void cuda_fp8_check(const Cuda *c, Fp8Scaling scaling);
 /* The statistics of fp8_norm, and with sum that, in a pass of its own. Arguments as of fp8_norm. */

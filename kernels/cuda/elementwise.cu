@@ -1,4 +1,5 @@
-/* elementwise -- the ops copy, zero, add and sum_parts, with 16-byte accesses where addresses allow. */
+/* elementwise -- the ops copy, zero, add and sum_parts, with 16-byte accesses where addresses allow; copies
+ * of bytes. */
 #include "common.cuh"
 
 enum { THREADS = 256, EACH = 4 };  /* EACH: chunks of a thread, THREADS apart, loaded at the same time */
@@ -148,6 +149,23 @@ void cuda_copy(Device *d, Mat dst, Mat src)
     with_type(dst.type, [&](auto to) {
         with_type(src.type, [&](auto from) { copy<decltype(to), decltype(from)>(c, e, dst, src); });
     });
+}
+
+static __global__ void __launch_bounds__(THREADS) k_copy_bytes(uint8_t *y, const uint8_t *a, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n)
+        y[i] = a[i];
+}
+
+void cuda_copy_bytes(Device *d, void *dst, const void *src, size_t bytes)
+{
+    int64_t n = (int64_t)bytes;
+    if (((uintptr_t)dst | (uintptr_t)src | bytes) % 4 == 0)
+        cuda_copy(d, mat(dst, 1, n / 4, F32), mat((void *)src, 1, n / 4, F32));
+    else if (n)
+        LAUNCH(k_copy_bytes, blocks_of(ceil_div(n, THREADS)), THREADS, 0, cuda_of(d)->compute, (uint8_t *)dst,
+               (const uint8_t *)src, n);
 }
 
 void cuda_zero(Device *d, void *p, size_t bytes)

@@ -44,6 +44,7 @@ while read -r share ranks options; do
 done <<RUNS
 1 1 params_dtype=bf16
 0.5 1 params_dtype=bf16 async_save=true optimizer=lamb
+1 1 params_dtype=bf16 async_save=true exp_avg_dtype=fp8 exp_avg_sq_dtype=fp16
 1 2 params_dtype=fp32 data_parallel_sharding_strategy=optim overlap_grad_reduce=true overlap_param_gather=true
 0.6 2 params_dtype=bf16 data_parallel_sharding_strategy=optim_grads overlap_grad_reduce=true
 1 2 params_dtype=bf16 data_parallel_sharding_strategy=optim_grads_params overlap_grad_reduce=true

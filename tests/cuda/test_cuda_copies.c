@@ -160,6 +160,25 @@ static void check_return(Bench *b)
     }
 }
 
+/* Mapped memory is copied whole and alone, whatever the number of bytes and wherever they start: scales of
+ * moments are one byte for 32 elements, and lie behind the moments. */
+static void check_bytes(Bench *b)
+{
+    static const int sizes[] = {0, 1, 2, 3, 4, 50, 64, 1001, 6001};
+    uint8_t *from = (uint8_t *)b->mapped, *to = (uint8_t *)b->host;
+    b->d.sync(&b->d);
+    for (int i = 0; i < 6200; i++)
+        from[i] = (uint8_t)(i * 7 % 251 + 1);
+    for (int i = 0; i < (int)(sizeof sizes / sizeof *sizes) * 2 * 4 * 4; i++) {
+        int n = sizes[i / 32], snap = i / 16 % 2, src = 16 + i / 4 % 4, dst = 16 + i % 4;
+        memset(to, 0, (size_t)n + 64);
+        b->d.read_wait(&b->d, snap ? b->d.snapshot(&b->d, to + dst, from + src, (size_t)n)
+                                   : b->d.read_async(&b->d, to + dst, from + src, (size_t)n));
+        CHECK(!memcmp(to + dst, from + src, (size_t)n) && !to[dst - 1] && !to[dst + n],
+              "%s of %d bytes from %d to %d", snap ? "snapshot" : "read_async", n, src, dst);
+    }
+}
+
 /* Ops between side_begin and side_end run in order, after the ops before side_begin. Ops after a
  * stream_wait on their ticket wait for them; ops after side_end alone do not. The side ops update mapped
  * memory, which takes the GPU long enough for the test to see the difference. */
@@ -219,6 +238,7 @@ int main(void)
     check_thread(&b);
     check_ways(&b);
     check_return(&b);
+    check_bytes(&b);
     check_side(&b);
     b.d.mapped_give(&b.d, b.mapped, bytes + sizeof *b.mapped);
     b.d.host_give(&b.d, b.said, sizeof *b.said);
