@@ -50,11 +50,11 @@ template <int KIND, class T> __device__ __forceinline__ float apply(float x, flo
         s = sigmoid(x);
         *d = s * (1 + x * (1 - s));
         return x * s;
-    case ACT_RELU:
-        *d = x > 0 ? 1 : 0;
-        return x > 0 ? x : 0;
+    case ACT_RELU:             /* a NaN stays one */
+        *d = x <= 0 ? 0 : 1;
+        return x <= 0 ? 0 : x;
     default:                   /* ACT_SQUARED_RELU */
-        s = x > 0 ? x : 0;
+        s = x <= 0 ? 0 : x;
         *d = 2 * s;
         return s * s;
     }

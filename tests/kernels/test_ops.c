@@ -539,8 +539,30 @@ static const Case cases[] = {
      2},
 };
 
+/* A NaN stays one: an activation that made 0 of it would hide a weight that is none. */
+static void check_nan(const char *isa)
+{
+    Device d;
+    cpu_open(&d, F32, isa, 1);
+    for (ActKind kind = ACT_GELU; kind <= ACT_SQUARED_RELU; kind++)
+        for (Dtype type = F32; type <= F16; type++) {
+            uint64_t room[2][8] = {{0}};
+            Mat h = mat(room[0], 1, act_width(kind, 5), type), a = mat(room[1], 1, 5, type);
+            for (int64_t i = 0; i < h.cols; i++)
+                put(h.p, i, type, i == 3 ? NAN : 1);
+            d.act_fwd(&d, a, h, kind);
+            for (int64_t i = 0; i < 5; i++)
+                CHECK(isnan(get(a.p, i, type)) == (i == 3), "%s activation %d %s: %g at %d", isa, (int)kind,
+                      dtype_name(type), get(a.p, i, type), (int)i);
+        }
+    cpu_close(&d);
+}
+
 int main(int argc, char **argv)
 {
+    for (int i = 0; i < ISAS; i++)
+        if (isa_wanted(i, argc, argv))
+            check_nan(isa_names[i]);
     for (int i = 0; i < ROWS; i++) {
         token[i] = (int32_t)(philox(1, (uint64_t)i, 0).v[0] % VOCAB);
         position[i] = (int32_t)(philox(2, (uint64_t)i, 0).v[0] % 64);

@@ -36,12 +36,12 @@ static inline Vec apply(ActKind kind, Vec x, Vec *d)
         if (d)
             *d = s * (1 + x * (1 - s));
         return x * s;
-    case ACT_RELU:
+    case ACT_RELU:               /* not x > 0 ? x : 0, which makes 0 of a NaN and hides it */
         if (d)
-            *d = vselect(x > 0, vset(1), zero);
-        return vselect(x > 0, x, zero);
+            *d = vselect(x <= 0, zero, vset(1));
+        return vselect(x <= 0, zero, x);
     case ACT_SQUARED_RELU:
-        s = vselect(x > 0, x, zero);
+        s = vselect(x <= 0, zero, x);
         if (d)
             *d = 2 * s;
         return s * s;
