@@ -19,7 +19,7 @@ static void bench_read(Bench *b)
 {
     for (int i = 0; i < b->n; i++) {
         const Tensor *t = &b->t[i];
-        if (t->mapped && t->bytes % 4 == 0)
+        if (t->mapped)
             be_told(b->d, t->host, t->base, t->bytes);
         else
             b->d->get(b->d, t->host, t->base, t->bytes);
