@@ -37,12 +37,17 @@ if [ -z "${1:-}" ]; then
     place='rank 3 tp 1 cp 0 dp 0 pp 1' what='died in B0.0 of iteration 5; change: see what killed it'
     [ "$(cause "error[rank-lost] [rank 0 tp 0 cp 0 dp 0 pp 0] $place (process 31) $what")" = \
         "$(cause "error[rank-lost] $place (signal 9) $what")" ] || fail "two lines of one death"
-    eval "$(sed -n '/^states()/,/^}/p' "${launch}_restarts")"     # a save that is not whole is no state to go on from
+    eval "$(sed -n '/^states()/,/^}/p;/^newest()/p' "${launch}_restarts")"     # a save that is not whole is no state to go on from
     copies() { :; }
     for half in iter_0000003.tmp iter_0000006.damaged; do
         mkdir -p "$work/half/checkpoints/$half" && : > "$work/half/checkpoints/$half/manifest.json"
     done
     [ -z "$(states "$work/half")" ] || fail "goes on after $(states "$work/half")"
+    many=$work/many/checkpoints                         # names that are too long together for the arguments of a program
+    seq -f "$many/iter_%07.0f" 1 4000 | xargs mkdir -p
+    seq -f "$many/iter_%07.0f/manifest.json" 1 4000 | xargs touch
+    [ "$(ulimit -s 512; newest "$work/many")" = 4000 ] || fail "does not see the newest of 4000 checkpoints"
+    rm -r "$work/many"
     run 0 '3 B 5 0 die\n3 B 6 0 die\n' 5 $model        # the same line, but at another step
     [ "$(restarted)" = 2 ] || fail "two steps of one error line"
     run 93 '3 B 5 0 die\n3 B 5 0 die\n' 5 $model       # the same line at the same step
