@@ -95,24 +95,35 @@ static json_t *read_object(const char *dir, const char *name)
 
 /* ---- Columns that follow from others ---- */
 
+/* A sum whose terms come and go: a huge one that has gone leaves nothing of itself (Neumaier 1974). */
+typedef struct { double sum, lost; } Sum;
+
+static void sum_add(Sum *s, double x)
+{
+    double to = s->sum + x;
+    s->lost += fabs(s->sum) >= fabs(x) ? s->sum - to + x : x - to + s->sum;
+    s->sum = to;
+}
+
 /* Returns [n] the mean of y in a window around each step: 2 % of the n steps, fewer near the ends. Values
  * that are not finite are left out. */
 static double *smooth(double *y, int64_t n)
 {
     if (n < SMOOTH_FROM)
         return y;
-    double sum = 0, *s = xcalloc((size_t)n, sizeof *s);
+    Sum sum = {0};
+    double *s = xcalloc((size_t)n, sizeof *s);
     int64_t lo = 0, hi = 0, k = 0;     /* the window [lo, hi) has k finite values */
     for (int64_t i = 0; i < n; i++) {
         int64_t h = n / SMOOTH_FROM < i ? n / SMOOTH_FROM : i;
         h = n - 1 - i < h ? n - 1 - i : h;
         for (; hi <= i + h; hi++)
             if (isfinite(y[hi]))
-                sum += y[hi], k++;
+                sum_add(&sum, y[hi]), k++;
         for (; lo < i - h; lo++)
             if (isfinite(y[lo]))
-                sum -= y[lo], k--;
-        s[i] = k ? sum / (double)k : NAN;
+                sum_add(&sum, -y[lo]), k--;
+        s[i] = k ? (sum.sum + sum.lost) / (double)k : NAN;
     }
     return s;
 }

@@ -523,6 +523,24 @@ static void test_report_steps(void)
     free(dir);
 }
 
+/* A spike of one step is in the means around it and in none after them. */
+static void test_report_spike(void)
+{
+    char *dir = new_dir("spike"), *path = path_of(dir, "metrics.jsonl"), *page;
+    FILE *f = fopen(path, "we");
+    for (int i = 1; i <= 1000; i++)
+        fprintf(f, "{\"iteration\": %d, \"elapsed_ms\": 10, \"grad_norm\": %s}\n", i,
+                i == 500 ? "1e20" : "3");
+    fclose(f);
+    page = report_of(dir);
+    const char *mean = strstr(page, "\"name\":\"Gradient norm\""),
+               *y = mean ? strstr(mean, "\"y\":[3,") : NULL, *end = y ? strchr(y, ']') : NULL;
+    CHECK(end && !memcmp(end - 4, ",3,3", 4), "the means end in %.*s", end ? 20 : 0, end ? end - 20 : "");
+    free(page);
+    free(path);
+    free(dir);
+}
+
 static void test_report(void)
 {
     char *dir = new_dir("empty"), *page = report_of(dir);
@@ -682,6 +700,7 @@ int main(int argc, char **argv)
     test_scale();
     test_axis();
     test_report_steps();
+    test_report_spike();
     test_report();
     return run_dir_end();
 }
