@@ -410,6 +410,9 @@ static void rules_steps(Check *k)
         largest = fmax(largest, (double)c->batch_step[i].batch);
     RULE(ON1(train_samples), !ABSENT(train_samples) && c->train_samples < c->batch_step[0].batch,
          "%ld are less than one step of %ld", c->train_samples, c->batch_step[0].batch);
+    /* as train_iters: load refuses a checkpoint of more */
+    RULE(ON1(train_samples), steps > 1e9, "%ld are %.0f steps, and a run has at most 1000000000; raise the "
+         "batch size", c->train_samples, steps);
     RULE(ON2(seq_length, train_iters), samples * seq > 9e18, "the run has %.2g tokens; at most 9e18",
          samples * seq);
     RULE(ON2(eval_iters, eval_interval), evaluations * (double)c->eval_iters * largest * seq > 9e18,
