@@ -184,6 +184,16 @@ static void compare_keys(Diff *d, const Config *cfg, const json_t *state, int up
     }
 }
 
+void checkpoint_unread(const json_t *state, const char *dir)
+{
+    const char *text = json_string_value(json_object_get(state, "config")), *skipped = "";
+    const char *build = json_string_value(json_object_get(state, "build"));
+    if (text && config_read_saved(text, strlen(text), &skipped) && *skipped)
+        warn("%s was written by another build (%s), with settings that this one cannot read: %s; change: "
+             "nothing if the model does not depend on them, else take that build", dir,
+             build ? build : "unknown", skipped);
+}
+
 /* Warns when weights alone are loaded into another function. run_load compares all keys of a whole
  * resume. */
 static void warn_of_function(const Config *cfg, const json_t *state, const char *dir)
@@ -485,6 +495,8 @@ static Tried try_candidate(Loading *l, const char *dir, const char *id)
         l->speaker = reduce(all, ok ? INT64_MAX : all->rank, OP_MIN);
     } else if (tried == LOADED) {
         l->state = json_incref(s.m.state);
+        if (all->rank == 0)
+            checkpoint_unread(l->state, dir);
         if (l->weights_only && all->rank == 0)
             warn_of_function(l->cfg, l->state, dir);
     }

@@ -74,4 +74,20 @@ goes_on 1310 "$@" load=latest global_batch_size=1 train_iters=50
 rm -rf "$work/run"
 goes_on 3920 "$@" global_batch_size=null step_batch_size_schedule="'0:2 1280:128'" eval_interval=35 eval_iters=3 \
     train_iters=70 lr_decay_iters=70
+# settings of a build that this one is not are said, once: a key and a value that it does not know
+rm -rf "$work/run"
+cp -r "$work/good" "$work/run"
+said() { grep -c '^warning: .*was written by another build (.*).*; change: ' "$work/log"; }
+goes_on 80 load=latest
+[ "$(said)" = 0 ] || { echo "another build, although it is the same"; bad=$((bad + 1)); }
+rm -rf "$work/run"
+cp -r "$work/good" "$work/run"
+for change in 'attention_dropout: 0.1:attention_dropout: 0.1\n  attention_sinks: 4' 'activation: gelu:activation: shaped'; do
+    "$BUILD/test_damage" forge "$checkpoint" "${change%%:a*}" "a${change#*:a}" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
+done
+"$TRAIN" export "$work/run" -o "$work/hf" > "$work/log" 2>&1
+[ "$(said)" = 1 ] || { echo "an export of another build's model without a word"; bad=$((bad + 1)); }
+goes_on 80 load=latest
+[ "$(said)" = 1 ] && grep -q '^warning: .*shaped.*attention_sinks' "$work/log" ||
+    { echo "settings of another build are left out without a word"; cat "$work/log"; bad=$((bad + 1)); }
 [ $bad = 0 ]
