@@ -143,9 +143,11 @@ if [ -z "${1:-}" ]; then
     run 4 '1 B 5 0\n' 9
     # checkpoints that the launcher could not see, and the ranks can: no other run begins in their place
     mkdir "$work/bin"
-    printf '#!/bin/sh\n[ ! -e %s ] || case "$*" in */run/*) exit 2 ;; esac\nexec %s "$@"\n' "$work/unseen" \
-        "$(command -v ls)" > "$work/bin/ls"
-    chmod +x "$work/bin/ls"
+    for tool in ls find; do
+        printf '#!/bin/sh\n[ ! -e %s ] || case "$*" in */run/*) exit 2 ;; esac\nexec %s "$@"\n' "$work/unseen" \
+            "$(command -v $tool)" > "$work/bin/$tool"
+        chmod +x "$work/bin/$tool"
+    done
     for replaces in true false; do
         : > "$work/unseen"
         echo "rm -f '$work/unseen'" > "$work/before.2"
