@@ -204,8 +204,10 @@ static void gather_parts(Saver *s)
     Comm *c = s->all;
     if (c->rank != 0) {
         char *text = json_dumps(s->part[c->rank], JSON_COMPACT);
-        int64_t words = (int64_t)strlen(text) / 4 + 1;
+        size_t length = strlen(text);
+        int64_t words = (int64_t)length / 4 + 1;
         text = xrealloc(text, (size_t)words * 4);
+        memset(text + length, 0, (size_t)words * 4 - length);
         c->wait(c, c->send(c, &words, 1, I64, 0));
         c->wait(c, c->send(c, text, words, I32, 0));
         free(text);
