@@ -316,8 +316,12 @@ static int try_open(Source *s, const char *dir, int whole, char why[WHY])
     return gone ? -1 : 0;
 }
 
-/* As source_open_newest; whole: bool: passes over damaged ones, and says so. */
-static int open_newest(Source *s, const char *path, int whole, char why[WHY])
+/* Which checkpoint open_newest takes. READABLE: the newest that opens; it reads no tensors and says nothing.
+ * WHOLE: the newest whose model is whole; it warns of those that it passes over. */
+typedef enum { TAKE_NEWEST, TAKE_READABLE, TAKE_WHOLE } Take;
+
+/* As source_open_newest. */
+static int open_newest(Source *s, const char *path, Take take, char why[WHY])
 {
     char *id = source_run_id(path);
     int ok = -1;
@@ -326,9 +330,10 @@ static int open_newest(Source *s, const char *path, int whole, char why[WHY])
         char **list = source_list(path, &n);
         ok = n ? 1 : file_why(why, "%s holds no checkpoint%s", path, source_instead(path));
         for (int i = 0; ok > 0 && foreign && i < n; i++) {
-            ok = try_open(s, list[i], whole, why);
-            if (!ok && whole && i + 1 < n) {
-                warn("%s; taking the checkpoint before it", why);
+            ok = try_open(s, list[i], take == TAKE_WHOLE, why);
+            if (!ok && take != TAKE_NEWEST && i + 1 < n) {
+                if (take == TAKE_WHOLE)
+                    warn("%s; taking the checkpoint before it", why);
                 ok = 1;
                 continue;
             }
@@ -344,8 +349,20 @@ static int open_newest(Source *s, const char *path, int whole, char why[WHY])
     return ok > 0;
 }
 
-int source_open_newest(Source *s, const char *path, char why[WHY]) { return open_newest(s, path, 0, why); }
-int source_open_whole(Source *s, const char *path, char why[WHY]) { return open_newest(s, path, 1, why); }
+int source_open_newest(Source *s, const char *path, char why[WHY])
+{
+    return open_newest(s, path, TAKE_NEWEST, why);
+}
+
+int source_open_readable(Source *s, const char *path, char why[WHY])
+{
+    return open_newest(s, path, TAKE_READABLE, why);
+}
+
+int source_open_whole(Source *s, const char *path, char why[WHY])
+{
+    return open_newest(s, path, TAKE_WHOLE, why);
+}
 
 /* Rows [row0, row1) and columns [col0, col1) of a box that a region needs, from the start of the box. */
 typedef struct { int64_t row0, row1, col0, col1; } Cross;

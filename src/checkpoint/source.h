@@ -38,6 +38,8 @@ int source_is_foreign(const Source *s, const char *id);
  * are opened, as far as the limit on open files lets, so that a live run that deletes it does not disturb the
  * reader. Returns 1, or 0 and a reason. */
 int source_open_newest(Source *s, const char *path, char why[WHY]);
+/* The same with the newest that opens, for what its manifest says. Says nothing of damaged ones. */
+int source_open_readable(Source *s, const char *path, char why[WHY]);
 /* The same with the newest whole one: warns of those that are damaged, and passes over them. Reads all
  * tensors but the optimizer's. */
 int source_open_whole(Source *s, const char *path, char why[WHY]);

@@ -34,12 +34,13 @@ static char *run_config(const char *run)
     return text;
 }
 
-/* The configuration in the newest checkpoint, for config_load_over. */
+/* The configuration in the newest checkpoint, for config_load_over. Where that one is damaged, the one before
+ * it says what the model is: whether its weights are taken is for on_corrupt to say. */
 static char *saved_config(const char *load, char **dir)
 {
     char why[WHY], *text = NULL;
     Source s;
-    if (!source_open_newest(&s, load, why)) {
+    if (!source_open_readable(&s, load, why)) {
         *dir = xstrdup(why);
         return memory_folder() ? run_config(load) : NULL;
     }

@@ -135,6 +135,22 @@ exits 4 "holds no checkpoint: .*Megatron-LM" "$work/whole.yaml" "load=$work/mega
 exits 4 "checkpoints/ holds no checkpoint: .*run directory" "$work/whole.yaml" "load=$work/start/checkpoints/" "save=$work/no"
 cp -r "$work/start" "$work/torn" && truncate -s -9 "$work/torn/checkpoints/iter_0000000/manifest.json"
 exits 4 "torn.*manifest.json" generate "load=$work/torn"
+# where the newest checkpoint is damaged, on_corrupt says what then, whoever says what the model is
+run "$work/mine.yaml" load=latest "save=$work/tuned" train_iters=6
+for file in manifest.json model-00000.safetensors; do
+    rm -rf "$work/spoilt" && cp -r "$work/tuned" "$work/spoilt"
+    truncate -s -9 "$work/spoilt/checkpoints/iter_0000006/$file"
+    exits 4 "iter_0000006: $file.*; change: on_corrupt=previous to take the one before it" generate "load=$work/spoilt"
+    exits 4 "iter_0000006: $file.*; change: on_corrupt=previous to take the one before it" \
+        "$work/mine.yaml" load=latest "save=$work/spoilt" train_iters=7
+    for from in "$work/spoilt" "$work/spoilt/config.yaml load=$work/spoilt"; do
+        run eval $from eval_iters=1 on_corrupt=previous --json
+        grep -q '"checkpoint": ".*/iter_0000005"' "$work/log" || fail "eval $from: not the checkpoint before a damaged $file"
+    done
+    run "$work/mine.yaml" load=latest "save=$work/spoilt" train_iters=7 on_corrupt=previous
+    grep -q 'resuming after iteration 5' "$work/log" || fail "a damaged $file: not the checkpoint before"
+done
+exits 4 "iter_0000000: manifest.json" generate "load=$work/torn" on_corrupt=previous
 # a text of samples.jsonl is one write, however long: those of several commands do not mix
 if strace -o /dev/null true 2> /dev/null; then
     tiny "$work/long.yaml" model.seq_length=1024 data.split="'1'" train.eval_iters=0 train.train_iters=1
