@@ -44,6 +44,9 @@ int command_eval(int argc, char **argv)
     char *dir = run_load(&r, cfg->load);
     Loader *l = start_loader(cfg, &r, split, cfg->eval_iters * config_batch_most(cfg));
     Evaluated e = run_evaluate(&r, l, cfg->eval_iters, NULL, NULL);
+    all_ok(&r.grid.all, e.tokens > 0, EXIT_DATA, "data", "no token of the %ld %s batches has a loss: "
+           "eod_mask_loss leaves out what is predicted from end-of-document; change: eod_mask_loss=false, a "
+           "larger eval_iters, or another corpus", cfg->eval_iters, splits[split].word);
     all_ok(&r.grid.all, isfinite(e.loss), EXIT_NUMERIC, "not-finite", "%s: the %s loss is %g, of weights "
            "that are all finite; change: params_dtype=fp32, or load an earlier checkpoint", dir,
            splits[split].word, e.loss);

@@ -394,7 +394,7 @@ void run_extend(Run *r, const int32_t *tokens, int64_t n, void *logits);
 /* What the groups have sent since own_groups wrote `from` belongs to no step. */
 void run_leave_out(Run *r, const GroupTotals *from);
 
-/* Mean loss, nats a token, and number of tokens that have a loss; without such tokens both are 0. */
+/* Mean loss, nats a token, and number of tokens that have a loss; without such tokens NaN and 0. */
 typedef struct { double loss; int64_t tokens; } Evaluated;
 
 /* Evaluates the first `batches` global batches of a loader. Collective.

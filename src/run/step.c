@@ -474,7 +474,7 @@ Evaluated run_evaluate(Run *r, Loader *l, int64_t batches, void (*tick)(void *ct
     all->wait(all, all->all_reduce(all, m->sums, 2, F64, OP_SUM));
     m->dev->get(m->dev, sums, m->sums, sizeof sums);
     run_leave_out(r, &start);
-    return (Evaluated){sums[1] > 0 ? sums[0] / sums[1] : 0, (int64_t)sums[1]};
+    return (Evaluated){sums[1] > 0 ? sums[0] / sums[1] : NAN, (int64_t)sums[1]};
 }
 
 /* The next tokens of the sequence that is being generated. */

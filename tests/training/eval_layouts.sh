@@ -50,6 +50,19 @@ for ranks in 1 2; do
     grep -q '"tokens": 1024,' log || fail "not all tokens have a loss"
 done
 
+# where no token has a loss there is no mean: eval says so, a run goes on and writes null
+mkdir ends
+for i in $(seq 100); do printf 'aaaaaaaaaa' > "ends/$i"; done
+"$TRAIN" tokenize ends -o ends --no-append-eod > /dev/null 2>&1
+none="tokenizer_type=none vocab_size=257 null_tokenizer_eod_id=97 eod_mask_loss=true data_path=[] split=null train_data_path=corpus"
+"$TRAIN" tiny.yaml save=none valid_data_path=ends $none save_at_end=true > log 2>&1 || fail a run whose evaluations have no token
+[ "$(grep -c '"valid_loss": null, "valid_ppl": null' none/metrics.jsonl)" = 2 ] || fail "$(grep valid_loss none/metrics.jsonl)"
+for ranks in 1 2; do
+    "$launch" -n $ranks eval none > log 2>&1 && rc=0 || rc=$?
+    [ $rc = 3 ] && grep -q '^error.data. .*no token .* has a loss: .*; change: ' log || fail "eval without a token: exit $rc"
+done
+"$TRAIN" eval none --split train --json > log 2>&1 || fail "eval of the split that has tokens"
+
 # a rank that dies in MPI_Finalize, when the command has given its results, does not change the command's code
 cat > last.c <<'C'
 #define _GNU_SOURCE
