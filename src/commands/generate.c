@@ -142,6 +142,18 @@ static char *run_of(const char *checkpoint, int64_t *iteration)
     return NULL;
 }
 
+/* Whether the last line of the file is one whose write was cut off. */
+static int is_torn(const char *path)
+{
+    char last = '\n';
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    if (fd >= 0 && lseek(fd, -1, SEEK_END) >= 0 && read(fd, &last, 1) != 1)
+        last = '\n';
+    if (fd >= 0)
+        close(fd);
+    return last != '\n';
+}
+
 /* Appends the text to the run's samples.jsonl, for its report. */
 static void keep_sample(const char *checkpoint, const Tokenizer *tok, const Prompt *prompt,
                         const int32_t *token, int64_t n)
@@ -155,7 +167,7 @@ static void keep_sample(const char *checkpoint, const Tokenizer *tok, const Prom
     char *clean = valid_utf8(text, bytes), *asked = valid_utf8(prompt->text, prompt->bytes);
     json_t *j =
         json_pack("{s:I s:s s:s}", "iteration", (json_int_t)iteration, "prompt", asked, "text", clean);
-    char *dump = json_dumps(j, JSON_COMPACT), *line = xasprintf("%s\n", dump);
+    char *dump = json_dumps(j, JSON_COMPACT), *line = xasprintf("%s%s\n", is_torn(path) ? "\n" : "", dump);
     int fd = file_open_append(AT_FDCWD, path, 0, why),
         ok = fd >= 0 && (file_append(fd, line, strlen(line)) || file_errno(why, "cannot write"));
     if (fd >= 0)

@@ -42,6 +42,11 @@ cmp "$work/log" "$work/text" || fail "another text on two ranks"
 TRAIN=$TRAIN scripts/launch -n 3 generate "load=$work/run" --prompt "int " --tokens 8 --temperature 0 \
     > "$work/log" 2>&1 || fail "generate on three ranks, whose batch 4 is no multiple of 3: exit $?"
 cmp "$work/log" "$work/text" || fail "another text on three ranks"
+# a text whose write was cut off, as on a full disk, does not take the next one with it
+printf '{"iteration":4,"prompt":"cut' >> "$work/run/samples.jsonl"
+run generate "load=$work/run" --prompt "next " --tokens 8 --temperature 0
+tail -n 1 "$work/run/samples.jsonl" | grep -q '^{"iteration":4,"prompt":"next ".*}$' || fail "$(cat "$work/run/samples.jsonl")"
+grep -q '<blockquote><b>next </b>' "$work/run/report.html" || fail "the report lacks a text behind one that was cut off"
 # and in the run's number formats, unless others are given
 run "$work/whole.yaml" "save=$work/half" params_dtype=bf16
 run eval "load=$work/half" cpu_isa="${ISA:-auto}" --json
