@@ -45,9 +45,10 @@ static void narrow(Room *room, const GroupFiles *v, const char *path)
         return;
     do {
         int64_t limit = number_in(folder, v->limit, NULL, INT64_MAX);      /* of version 2 perhaps `max` */
-        int64_t left = limit - number_in(folder, v->used, NULL, 0);
+        int64_t used = number_in(folder, v->used, NULL, 0);
         for (int i = 0; i < 2; i++)
-            left += number_in(folder, "memory.stat", v->cache[i], 0);
+            used -= number_in(folder, "memory.stat", v->cache[i], 0);
+        int64_t left = limit - (used > 0 ? used : 0);      /* files are counted ahead of what is used */
         if (limit < room->all)
             room->all = limit;
         if (limit < INT64_MAX && left < room->left)

@@ -91,5 +91,9 @@ int main(void)
     group(1, "/pods/1", "2000000000\n", "2100000000\n", 1000);
     group(1, "", "9223372036854771712\n", "9000000000\n", 1000);
     holds(2000000000, 0);
+    host("files-ahead");               /* the kernel counts files ahead of what is used; this is no limit */
+    machine("4:memory:/\n");
+    group(1, "/", "9223372036854771712\n", "200000000\n", 200100000);
+    holds(all, left);
     return test_end();
 }
