@@ -154,16 +154,22 @@ __attribute__((format(printf, 2, 3))) static void differs(Diff *d, const char *f
     d->entries++;
 }
 
-static const Config *saved_config(const json_t *state)
+const Config *checkpoint_config(const json_t *state, const char *dir)
 {
-    const char *text = json_string_value(json_object_get(state, "config")), *skipped;
-    return text ? config_read_saved(text, strlen(text), &skipped) : NULL;
+    const char *text = json_string_value(json_object_get(state, "config")), *skipped = "";
+    const char *build = json_string_value(json_object_get(state, "build"));
+    const Config *cfg = text ? config_read_saved(text, strlen(text), &skipped) : NULL;
+    if (cfg && dir && *skipped)
+        warn("%s was written by another build (%s), with settings that this one cannot read: %s; change: "
+             "nothing if the model does not depend on them, else take that build", dir,
+             build ? build : "unknown", skipped);
+    return cfg;
 }
 
 /* Whether the checkpoint is of a dense model, from which this run's model with experts is made. */
 static int upcycles(const Config *cfg, const json_t *state)
 {
-    const Config *saved = cfg->moe_use_upcycling ? saved_config(state) : NULL;
+    const Config *saved = cfg->moe_use_upcycling ? checkpoint_config(state, NULL) : NULL;
     return saved && cfg->num_moe_experts != CFG_ABSENT && saved->num_moe_experts == CFG_ABSENT;
 }
 
@@ -172,7 +178,7 @@ static int of_experts(int option) { return !strcmp(options[option].section, "moe
 /* upcycle, bool: experts are compared by their tensors alone. */
 static void compare_keys(Diff *d, const Config *cfg, const json_t *state, int upcycle)
 {
-    const Config *saved = saved_config(state);
+    const Config *saved = checkpoint_config(state, NULL);
     for (int i = 0; saved && i < OPTIONS; i++) {
         if (!config_is_shape(i) || (upcycle && of_experts(i)))
             continue;
@@ -184,21 +190,11 @@ static void compare_keys(Diff *d, const Config *cfg, const json_t *state, int up
     }
 }
 
-void checkpoint_unread(const json_t *state, const char *dir)
-{
-    const char *text = json_string_value(json_object_get(state, "config")), *skipped = "";
-    const char *build = json_string_value(json_object_get(state, "build"));
-    if (text && config_read_saved(text, strlen(text), &skipped) && *skipped)
-        warn("%s was written by another build (%s), with settings that this one cannot read: %s; change: "
-             "nothing if the model does not depend on them, else take that build", dir,
-             build ? build : "unknown", skipped);
-}
-
 /* Warns when weights alone are loaded into another function. run_load compares all keys of a whole
  * resume. */
 static void warn_of_function(const Config *cfg, const json_t *state, const char *dir)
 {
-    const Config *saved = saved_config(state);
+    const Config *saved = checkpoint_config(state, NULL);
     for (int i = 0; saved && i < OPTIONS; i++) {
         if (!config_is_function(i) || (upcycles(cfg, state) && of_experts(i)))
             continue;
@@ -496,7 +492,7 @@ static Tried try_candidate(Loading *l, const char *dir, const char *id)
     } else if (tried == LOADED) {
         l->state = json_incref(s.m.state);
         if (all->rank == 0)
-            checkpoint_unread(l->state, dir);
+            checkpoint_config(l->state, dir);
         if (l->weights_only && all->rank == 0)
             warn_of_function(l->cfg, l->state, dir);
     }

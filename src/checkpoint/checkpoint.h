@@ -174,8 +174,10 @@ typedef struct {
 json_t *checkpoint_load(const LoadFrom *from, const Config *cfg, Comm *all, const TensorPiece *p, int n,
                         int weights_only, char **found_dir);
 
-/* Warns of settings in a checkpoint's configuration that this build cannot read: another one wrote them. */
-void checkpoint_unread(const json_t *state, const char *dir);
+/* The configuration in a checkpoint's state; NULL: none.
+ *   dir  in  the checkpoint: warns of settings that this build cannot read, as another one wrote them; NULL: says
+ *            nothing */
+const Config *checkpoint_config(const json_t *state, const char *dir);
 
 /* The newest iteration up to `most` that path, a run directory, has a checkpoint of; -1: none. Not
  * collective. */

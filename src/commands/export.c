@@ -225,7 +225,7 @@ static int open_output(const char *out, const char *tmp)
 int command_export(int argc, char **argv)
 {
     Args args = cli_open("export", argc, argv);
-    const char *out = args_value(&args, "-o"), *skipped, *text, *hint;
+    const char *out = args_value(&args, "-o"), *hint;
     double limit = args_number(&args, "--shard-bytes");
     const char *path = cli_next(&args, "CKPT, a checkpoint or run directory");
     char why[WHY], name[64];
@@ -237,12 +237,10 @@ int command_export(int argc, char **argv)
     cli_needs(&args, out, "-o HF_DIR", "say where the directory goes");
     free(args.v);
     open_whole(&s, path);
-    text = json_string_value(json_object_get(s.m.state, "config"));
     hint = json_string_value(json_object_get(json_object_get(s.m.state, "huggingface"), "model_type"));
-    const Config *cfg = text ? config_read_saved(text, strlen(text), &skipped) : NULL;
+    const Config *cfg = checkpoint_config(s.m.state, s.dir);
     if (!cfg)
         REFUSE("%s: its state holds no configuration; change: give another checkpoint", s.dir);
-    checkpoint_unread(s.m.state, s.dir);
     const HfFamily *family = hf_family(cfg, hint, why);
     if (!family)
         REFUSE("%s: %s; change: train a model of one of the families " HF_FAMILIES, s.dir, why);

@@ -69,13 +69,6 @@ static void report_odd(json_t *o, NotFinite *odd)
 
 /* ---- a checkpoint ---- */
 
-/* The configuration of a checkpoint; NULL: it has none. */
-static const Config *config_of(const json_t *state)
-{
-    const char *text = json_string_value(json_object_get(state, "config")), *skipped;
-    return text ? config_read_saved(text, strlen(text), &skipped) : NULL;
-}
-
 /* Adds how many parameters a token visits, if the model is known and has experts. */
 static void count_active(json_t *o, const Config *cfg)
 {
@@ -120,7 +113,7 @@ static json_t *checkpoint(const char *path, int *gone)
     }
     json_object_update_new(o, json_pack("{s:I s:i s:o s:I s:o}", "parameters", weights, "tensors",
                                         s.m.ntensor, "elements", types, "bytes", bytes, "files", files));
-    count_active(o, config_of(s.m.state));
+    count_active(o, checkpoint_config(s.m.state, NULL));
     int whole = source_verify(&s, NULL, why);
     if (!whole)
         source_check_host(path);

@@ -64,8 +64,8 @@ static int64_t state_int(const json_t *state, const char *key, int64_t low, int6
  * lists them, before any rank dies. Collective. */
 static const Config *compare_config(Run *r, const json_t *state, const char *dir)
 {
-    const char *text = json_string_value(json_object_get(state, "config")), *skipped = "", *diff = "";
-    const Config *saved = text ? config_read_saved(text, strlen(text), &skipped) : NULL;
+    const char *diff = "";
+    const Config *saved = checkpoint_config(state, NULL);
     if (!saved)
         die(EXIT_CHECKPOINT, "checkpoint-state", "%s: the state holds no configuration" OTHER_STATE, dir);
     Change change = config_compare_resume(r->cfg, saved, &diff);
