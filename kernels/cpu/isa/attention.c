@@ -35,12 +35,8 @@ INLINE Vec exponentials(const Rows *w, REAL *p, Vec factor, Vec top, int64_t j, 
                 break;
             e[r] = vexp2((vload(p + (i + r) * STRIP + v) - top) * factor);
             sum += e[r];
-            if (drop) {
-                int64_t key = j + i + r;
-                if (i + r == 0 || key % 4 == 0)
-                    drop_masks(keep, &w->drop, v, key & ~(int64_t)3);
-                e[r] = vselect(keep[key % 4], e[r], vset(0));
-            }
+            if (drop)
+                e[r] = vselect(drop_mask(keep, &w->drop, v, j + i + r, i + r == 0), e[r], vset(0));
         }
         put_across(p, i, v, e);
     }

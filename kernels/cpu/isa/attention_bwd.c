@@ -87,10 +87,9 @@ INLINE void softmax_lanes(const Rows *w, const Panels *x, REAL factor, REAL grow
             if (masked)
                 kept = e = vselect(strip_sees(&w->t, v, key), e, vset(0));
             if (drop) {
-                if (i + r == 0 || key % 4 == 0)
-                    drop_masks(keep, &w->drop, v, key & ~(int64_t)3);
-                g = vselect(keep[key % 4], g * grow, vset(0));
-                kept = vselect(keep[key % 4], e * grow, vset(0));
+                IVec mask = drop_mask(keep, &w->drop, v, key, i + r == 0);
+                g = vselect(mask, g * grow, vset(0));
+                kept = vselect(mask, e * grow, vset(0));
             }
             ds[r] = e * (g - delta);
             put_along(x->p, i + r, v, kept);

@@ -154,6 +154,15 @@ static inline void drop_masks(IVec keep[4], const Drop *p, int64_t v, int64_t j)
 #endif
 }
 
+/* The mask of key j and lanes v .. v + VN, for keys one after the other: those of four are drawn at once.
+ * first: bool, the first key of all. */
+INLINE IVec drop_mask(IVec keep[4], const Drop *p, int64_t v, int64_t j, int first)
+{
+    if (first || j % 4 == 0)
+        drop_masks(keep, p, v, j & ~(int64_t)3);
+    return keep[j % 4];
+}
+
 /* 2^x for x <= 0 and the rounding errors above 0. In F32 it is 0 from x = -126.5 down; NaN stays NaN. */
 INLINE Vec vexp2(Vec x)
 {
