@@ -7,7 +7,15 @@ cpu=${TRAIN:-$PWD/build/cpu/train}
 device=${1:-cuda}
 [ "$device" = cpu ] && TRAIN=$cpu || TRAIN=$emulated/train
 export TRAIN
-"$cpu" tokenize src -o "$work/corpus" > /dev/null 2>&1 || exit 2
+# letters by Lehmer's generator, not files that change: a token that two experts want alike may go to the other one in a
+# layout that rounds otherwise
+awk 'BEGIN {
+    for (x = 1; line < 100; line++) {
+        printf "{\"text\": \""
+        for (i = 0; i < 2000; i++) { x = x * 16807 % 2147483647; printf "%c", 97 + x % 26 }
+        print "\"}"
+    } }' > "$work/corpus.jsonl"
+"$cpu" tokenize "$work/corpus.jsonl" -o "$work/corpus" > /dev/null 2>&1 || exit 2
 cat > "$work/tiny.yaml" <<YAML
 model: {num_layers: 2, hidden_size: 128, num_attention_heads: 2, ffn_hidden_size: 128, seq_length: 16, max_position_embeddings: 16,
         activation: gelu_tanh}
@@ -49,8 +57,7 @@ close_to() { # DIRECTORY DIRECTORY: losses within 2 %, norms within 10 %, as lay
 }
 # Compares the scales of two checkpoints: they have the same tensors and the magnitudes of the same steps. In the first
 # step magnitudes of weights agree exactly, those of inputs to WITHIN (0 where the same rows are multiplied at a time, with
-# whole weights), of gradients to 0.5, and of inputs of experts where WITHIN is not 0: what rounds otherwise may give a
-# token that two experts want alike to the other one.
+# whole weights), of gradients to 0.5.
 scales() { # DIRECTORY DIRECTORY TENSORS WITHIN
     "$python" - "$work/$1/checkpoints/iter_0000003" "$work/$2/checkpoints/iter_0000003" "$3" "$4" <<'PYTHON'
 import json, struct, sys
@@ -72,8 +79,6 @@ for name, a in one.items():
     for i in range(3):
         x, y = a[1025 * i:1025 * i + 1025], two[name][1025 * i:1025 * i + 1025]
         within = (float(sys.argv[4]), 0, 0.5)[i]
-        if within and ".experts." in name:
-            within = 0.5
         assert abs(x[3] - y[3]) <= within * x[3], (name, i, x[:5], y[:5])
         assert all(v > 0 for v in x[:4] + y[:4]), (name, i, x[:5], y[:5])
         assert not any(x[4:]) and not any(y[4:]), (name, "more steps than were done")
