@@ -175,8 +175,8 @@ json_t *checkpoint_load(const LoadFrom *from, const Config *cfg, Comm *all, cons
                         int weights_only, char **found_dir);
 
 /* The configuration in a checkpoint's state; NULL: none.
- *   dir  in  the checkpoint: warns of settings that this build cannot read, as another one wrote them; NULL: says
- *            nothing */
+ *   dir  in  the checkpoint: warns of settings that this build cannot read, as another one wrote them;
+ *            NULL: says nothing */
 const Config *checkpoint_config(const json_t *state, const char *dir);
 
 /* The newest iteration up to `most` that path, a run directory, has a checkpoint of; -1: none. Not
