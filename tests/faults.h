@@ -22,7 +22,7 @@
 static int short_writes; /* pwrite moves half of what it is given, and every third call is interrupted */
 static atomic_int held_writes;      /* not 0: pwrite waits */
 static atomic_int held_reads;       /* not 0: pread waits */
-static atomic_int held_saves;       /* not 0: pwrite waits where it is for a checkpoint on the disk */
+static atomic_int held_saves;       /* not 0: pwrite waits where it is for that iteration's save */
 static atomic_int full_memory;      /* bool: pwrite finds no room where it is for a copy in memory */
 static atomic_int flips;            /* so many writes after the start of a file write one bit wrong */
 static int plain_names;             /* bool: renameat2 knows no flags, as on NFS and Lustre */
@@ -92,14 +92,24 @@ static int full(void)
     return 1;
 }
 
-/* Whether the file is part of a checkpoint on the disk, or with in_memory of a copy in memory. */
-static int is_of_save(int fd, int in_memory)
+/* Whether the file is part of a checkpoint on the disk, or with in_memory of a copy in memory; its name holds
+ * `part`. */
+static int is_of_save(int fd, int in_memory, const char *part)
 {
     char link[32], path[512] = "";
     const char *memory = getenv("GRIDIRON_MEMORY");
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    return readlink(link, path, sizeof path - 1) > 0 && strstr(path, "/checkpoints/") &&
+    return readlink(link, path, sizeof path - 1) > 0 && strstr(path, "/checkpoints/") && strstr(path, part) &&
            in_memory == (memory && !strncmp(path, memory, strlen(memory)));
+}
+
+/* Whether fd is of the save that held_saves names. An earlier one that is being written goes on, and the
+ * run comes to that save. */
+static int is_held(int fd)
+{
+    char name[32];
+    snprintf(name, sizeof name, "/iter_%07d", atomic_load(&held_saves));
+    return atomic_load(&held_saves) && is_of_save(fd, 0, name);
 }
 
 ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
@@ -107,11 +117,11 @@ ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
     static atomic_int calls;
     if (faulty("pwrite64") || full())
         return -1;
-    if (atomic_load(&full_memory) && is_of_save(fd, 1)) {
+    if (atomic_load(&full_memory) && is_of_save(fd, 1, "")) {
         errno = ENOSPC;
         return -1;
     }
-    while (atomic_load(&held_writes) || (atomic_load(&held_saves) && is_of_save(fd, 0)))
+    while (atomic_load(&held_writes) || is_held(fd))
         usleep(1000);
     if (short_writes && atomic_fetch_add(&calls, 1) % 3 == 0) {
         errno = EINTR;
