@@ -175,7 +175,8 @@ void report_read(Report *r, const char *dir)
     if (fd >= 0)
         close(fd);
     json_t *sessions = json_object_get(r->run, "sessions");
-    for (size_t i = 1; i < json_array_size(sessions) && r->marks < MARKS; i++)
+    size_t count = json_array_size(sessions);
+    for (size_t i = count > MARKS ? count - MARKS : 1; i < count; i++)
         r->mark[r->marks++] = json_number_value(json_object_get(json_array_get(sessions, i), "from"));
 }
 

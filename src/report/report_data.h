@@ -18,7 +18,7 @@ enum {
     COLUMNS
 };
 
-enum { MARKS = 64 };               /* most resumptions that are marked */
+enum { MARKS = 64 };               /* most resumptions that are marked: the last ones */
 enum { SMOOTH_FROM = 100 };        /* steps: from so many on means are drawn, of 2 % of the steps */
 
 /* The files of a run directory. */
@@ -70,7 +70,7 @@ void report_put_routers(FILE *f, const Report *r);
 void report_put_ranks(FILE *f, const Report *r);
 void report_put_losses(FILE *f, const Report *r);
 
-enum { SLOW_SHOWN = 100 };         /* most rows of the table of stragglers */
+enum { SLOW_SHOWN = 100 };         /* most rows of the table of stragglers: the last ones */
 /* Adds the member `stragglers` of the line of `iteration` to those of the lines before it, of which the last
  * is that of iteration `before`. */
 void report_add_stragglers(json_t *all, const json_t *list, double iteration, double before);

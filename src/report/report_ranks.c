@@ -14,12 +14,13 @@ void report_add_stragglers(json_t *all, const json_t *list, double iteration, do
             if (report_number_of(e, "rank") == report_number_of(s, "rank") &&
                 report_number_of(e, "to") >= before)
                 known = e;
-        if (!known && json_array_size(all) < SLOW_SHOWN) {
+        if (!known) {
             json_array_append_new(all, known = json_deep_copy(s));
             json_object_set_new(known, "from", json_real(iteration));
         }
-        if (known)
-            json_object_set_new(known, "to", json_real(iteration));
+        json_object_set_new(known, "to", json_real(iteration));
+        if (json_array_size(all) > SLOW_SHOWN)
+            json_array_remove(all, 0);
     }
 }
 
@@ -38,7 +39,9 @@ static void put_stragglers(FILE *f, const Report *r)
                 100 * report_number_of(s, "excess"), report_grouped(from, report_number_of(s, "from")),
                 report_grouped(to, report_number_of(s, "to")));
     fclose(rows);
-    card_open(f, " wide", "Stragglers", "ranks that took longer than others for their own work");
+    card_open(f, " wide", "Stragglers", json_array_size(r->stragglers) < SLOW_SHOWN
+              ? "ranks that took longer than others for their own work"
+              : "ranks that took longer than others for their own work, the last 100 times");
     html_table(f, "", text);
     card_close(f);
 }

@@ -541,6 +541,34 @@ static void test_report_spike(void)
     free(dir);
 }
 
+/* A run that is slow and resumed again and again: the report shows the last times. */
+static void test_report_last_times(void)
+{
+    char *dir = new_dir("times"), *path = path_of(dir, "metrics.jsonl"), *page;
+    FILE *f = fopen(path, "we");
+    for (int i = 1; i <= 260; i++)
+        fprintf(f, "{\"iteration\": %d, \"elapsed_ms\": 10, \"stragglers\": [%s]}\n", i,
+                i % 2 ? "" : "{\"rank\": 3, \"host\": \"a\", \"where\": \"tp 0\", \"phase\": \"forward\", "
+                             "\"excess\": 0.25}");
+    fclose(f);
+    free(path);
+    path = path_of(dir, "run.json");
+    f = fopen(path, "we");
+    fprintf(f, "{\"sessions\": [{\"from\": 0}");
+    for (int i = 1; i <= 130; i++)
+        fprintf(f, ", {\"from\": %d}", 2 * i);
+    fprintf(f, "]}\n");
+    fclose(f);
+    page = report_of(dir);
+    CHECK(strstr(page, ">260 to 260<") && strstr(page, ">62 to 62<") && !strstr(page, ">60 to 60<") &&
+              strstr(page, "their own work, the last 100 times"),
+          "the last 100 stragglers");
+    CHECK(strstr(page, "\"marks\":[134,136") && strstr(page, ",258,260]"), "the last 64 resumptions");
+    free(page);
+    free(path);
+    free(dir);
+}
+
 static void test_report(void)
 {
     char *dir = new_dir("empty"), *page = report_of(dir);
@@ -701,6 +729,7 @@ int main(int argc, char **argv)
     test_axis();
     test_report_steps();
     test_report_spike();
+    test_report_last_times();
     test_report();
     return run_dir_end();
 }
