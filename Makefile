@@ -25,7 +25,7 @@ ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
 # a compiler for another kind of processor builds only the tests of operations, which need no library: op-tests
 CROSS   := $(filter-out $(shell uname -m),$(ARCH))
 
-# -Werror: the suite. A compiler that is newer than ours may warn of more, and still builds.
+# -Werror: continuous integration. A compiler that is newer than ours may warn of more, and still builds.
 STRICT  ?=
 ifeq ($(FUZZ),1)
 CPU     := build/fuzz

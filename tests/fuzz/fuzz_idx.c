@@ -72,7 +72,7 @@ static void run(const uint8_t *p, size_t n)
     size_t size = fuzz_take(&p, &n, 2);
     if (kind & 2) {
         static const int types[] = {1, 4, 8, 8};
-        int32_t length[ROWS];
+        int32_t length[ROWS] = {0};
         int rows = (int)fuzz_take(&p, &n, 1) % ROWS;
         for (int i = 0; i < rows; i++)
             length[i] = (int32_t)fuzz_take(&p, &n, 1);

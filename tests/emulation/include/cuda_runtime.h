@@ -18,7 +18,6 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
-#define __noinline__ __attribute__((noinline))
 #define warpSize 32
 
 /* ---- vector types ---- */
