@@ -166,8 +166,11 @@ endif
 ISA_generic := -DVBYTES=16
 ifeq ($(ARCH),x86_64)
 ISAS        := generic avx2 avx512
-ISA_avx2    := -DVBYTES=32 -mavx2 -mfma -mf16c
-ISA_avx512  := -DVBYTES=64 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512
+# gcc from 13 on keeps apart a product and the sum that it is added to again and again; one path would, another not, and
+# a row alone would have other bits than among others
+FUSED       := -mfma --param=avoid-fma-max-bits=0
+ISA_avx2    := -DVBYTES=32 -mavx2 $(FUSED) -mf16c
+ISA_avx512  := -DVBYTES=64 -mavx512f -mavx512bw -mavx512dq -mavx512vl $(FUSED) -mf16c -mprefer-vector-width=512
 else ifeq ($(ARCH),aarch64)
 ISAS        := generic sve256
 ISA_sve256  := -DVBYTES=32 -march=armv8.2-a+sve -msve-vector-bits=256
