@@ -235,8 +235,10 @@ static void test_rare(void)
     judge_close(&j.judge);
 }
 
-/* Waits and messages are not own time; a pair of instructions shares what the two took. */
-static void test_own(void)
+/* Waits and messages are not own time; a pair of instructions shares what the two took. Whether it looks so:
+ * where the thread loses its core between the end of an instruction and own_instr, part of the time is the
+ * next one's. */
+static int shows_own(void)
 {
     OwnTime o;
     Instr f = {.op = I_F}, b = {.op = I_B}, s = {.op = I_S};
@@ -248,23 +250,27 @@ static void test_own(void)
     pace_away(0.02, NULL);
     double end = now();
     own_instr(&o, &f, start, end, 0.004);
-    CHECK(o.own.took[OWN_FORWARD] > 0.004 && o.own.took[OWN_FORWARD] <= now() - first - 0.024,
-          "%.4f s of %.4f s, 0.02 s of which it waited", o.own.took[OWN_FORWARD], end - start);
-    CHECK(o.own.took[OWN_DATA] == 0.004, "%.4f s for data", o.own.took[OWN_DATA]);
+    double own = o.own.took[OWN_FORWARD];
+    CHECK(own <= now() - first - 0.02 - o.own.took[OWN_DATA], "%.4f s of %.4f s, 0.02 s of which it waited",
+          own, end - start);
+    int seen = own > 0.004 && o.own.took[OWN_DATA] == 0.004;
     start = now();
     usleep(20000);
     own_instr(&o, &s, start, now(), 0);
     start = now();
     usleep(20000);
     end = now();
-    double half = start + (end - start) / 2, before = o.own.took[OWN_FORWARD];
+    double half = start + (end - start) / 2;
     own_instr(&o, &f, start, half, 0);
     own_instr(&o, &b, half, end, 0);
-    CHECK(o.own.took[OWN_OPTIMIZER] >= 0.02 && o.own.took[OWN_BACKWARD] > 0.005 &&
-              o.own.took[OWN_FORWARD] - before > 0.005,
-          "%.4f s, and a pair of %.4f and %.4f", o.own.took[OWN_OPTIMIZER], o.own.took[OWN_FORWARD] - before,
-          o.own.took[OWN_BACKWARD]);
+    seen = seen && o.own.took[OWN_OPTIMIZER] >= 0.02 && o.own.took[OWN_BACKWARD] > 0.005 &&
+           o.own.took[OWN_FORWARD] - own > 0.005;
+    if (!seen)
+        printf("# own %.4f s, for data %.4f; %.4f s, and a pair of %.4f and %.4f\n", own,
+               o.own.took[OWN_DATA], o.own.took[OWN_OPTIMIZER], o.own.took[OWN_FORWARD] - own,
+               o.own.took[OWN_BACKWARD]);
     own_close(&o);
+    return seen;
 }
 
 static void compute(double seconds)
@@ -273,8 +279,9 @@ static void compute(double seconds)
         ;
 }
 
-/* Sleep is idle time, but not while the rank waits for messages; computing is none. */
-static void test_own_idle(void)
+/* Sleep is idle time, but not while the rank waits for messages; computing is none. Whether it looks so, as
+ * for shows_own. */
+static int shows_idle(void)
 {
     OwnTime o;
     Instr f = {.op = I_F}, b = {.op = I_B};
@@ -287,14 +294,26 @@ static void test_own_idle(void)
     usleep(50000);
     pace_away(now() - waits.at, &waits);
     own_instr(&o, &f, start, now(), 0);
-    CHECK(o.own.idle[OWN_FORWARD] >= 0.019 && o.own.idle[OWN_FORWARD] <= o.own.took[OWN_FORWARD] - 0.029,
-          "idle for %.4f s of %.4f s", o.own.idle[OWN_FORWARD], o.own.took[OWN_FORWARD]);
     start = now();
     compute(0.02);
     own_instr(&o, &b, start, now(), 0);
-    CHECK(o.own.took[OWN_BACKWARD] > 0.019 && o.own.idle[OWN_BACKWARD] <= o.own.took[OWN_BACKWARD] - 0.019,
-          "idle for %.4f s of %.4f s while it computes", o.own.idle[OWN_BACKWARD], o.own.took[OWN_BACKWARD]);
+    const double *idle = o.own.idle, *took = o.own.took;
+    int seen = idle[OWN_FORWARD] >= 0.019 && idle[OWN_FORWARD] <= took[OWN_FORWARD] - 0.029 &&
+               took[OWN_BACKWARD] > 0.019 && idle[OWN_BACKWARD] <= took[OWN_BACKWARD] - 0.019;
+    if (!seen)
+        printf("# idle for %.4f s of %.4f s, for %.4f s of %.4f s while it computes\n", idle[OWN_FORWARD],
+               took[OWN_FORWARD], idle[OWN_BACKWARD], took[OWN_BACKWARD]);
     own_close(&o);
+    return seen;
+}
+
+/* A machine may hold up any thread at any moment, but not at the same one each time. */
+static int in_some_try(int (*shows)(void))
+{
+    int seen = 0;
+    for (int tries = 0; tries < 20 && !seen; tries++)
+        seen = shows();
+    return seen;
 }
 
 /* Of a device that runs late: the waits of each phase are its own, the loader's a forward's. */
@@ -322,8 +341,8 @@ int main(void)
     test_threshold();
     test_from_the_start();
     test_rare();
-    test_own();
-    test_own_idle();
+    CHECK(in_some_try(shows_own), "waits or messages look like own time");
+    CHECK(in_some_try(shows_idle), "sleep does not look idle, or computing does");
     test_own_device();
     return test_end();
 }
