@@ -10,9 +10,10 @@ step; the first step of a turn, in which it was woken, does not count. Called by
 
 import argparse, json, os, platform, shutil, signal, statistics, subprocess, sys, time
 
-import gpt_torch
-
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.dirname(HERE))
+import gpt_torch, gpu
+
 FOLDER = "build/bench"
 WARM_UP = 3                          # steps before the first turn, which touch pages and compile code
 
@@ -24,7 +25,8 @@ class Program:
         self.name, self.path, self.ms = name, path, []
         log = open(os.path.join(FOLDER, name.replace(" ", "-") + ".log"), "w")
         out = open(path, "w") if path.endswith(".out") else log
-        self.process = subprocess.Popen(command, stdout=out, stderr=log, env=env, start_new_session=True)
+        self.process = subprocess.Popen(command, stdout=out, stderr=log, env=env, start_new_session=True,
+                                        preexec_fn=gpu.die_with_parent)
         self.log = log.name
 
     def steps(self):
@@ -53,7 +55,10 @@ class Program:
         os.killpg(self.process.pid, number)
 
     def end(self):
-        self.signal(signal.SIGKILL)
+        try:
+            self.signal(signal.SIGKILL)
+        except ProcessLookupError:   # it has ended by itself
+            pass
         self.process.wait()
 
 
@@ -129,14 +134,24 @@ def stop(number, _):
     sys.exit(128 + number)
 
 
+def positive(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a number from 1 on, not '{text}'")
+    return int(text)
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--rounds", type=positive, default=5)
+    parser.add_argument("--steps", type=positive, default=4)
     parser.add_argument("--dtype", choices=["fp32", "bf16"], action="append")
     parser.add_argument("--preload", default="")
     parser.add_argument("names", nargs="*", metavar="NAME", default=["gpt2-124m"])
     a = parser.parse_args()
+    for name in a.names:
+        if not os.path.exists(f"configs/bench/{name}.yaml"):
+            known = sorted(f[:-5] for f in os.listdir("configs/bench") if f.endswith(".yaml"))
+            sys.exit(f"error[usage] there is no configs/bench/{name}.yaml; change: a NAME of {', '.join(known)}")
     for number in ENDS:
         signal.signal(number, stop)
     import torch
@@ -150,8 +165,8 @@ def main():
         print(f"\n{name}: {tokens} tokens a step\n\n| program | dtype | tokens/s median | min | max |\n|---|---|---|---|---|",
               flush=True)
         results[name] = [report(d, tokens, measure(name, d, a.rounds, a.steps, a.preload)) for d in a.dtype or ["fp32", "bf16"]]
-    with open(f"{FOLDER}/result.json", "w") as f:
-        json.dump({"machine": cpu_name(), "torch": torch.__version__, "results": results}, f, indent=1)
+        gpu.write_json(f"{FOLDER}/result.json",      # after each: a later model may fail
+                       {"machine": cpu_name(), "torch": torch.__version__, "results": results})
 
 
 main()

@@ -24,7 +24,7 @@ TUNED = {
     "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
     "MALLOC_TOP_PAD_": str(256 << 20),
 }
-if __name__ == "__main__" and "cpu" in sys.argv and any(os.environ.get(k) != v for k, v in TUNED.items()):
+if __name__ == "__main__" and {"cpu", "--device=cpu"} & set(sys.argv) and any(os.environ.get(k) != v for k, v in TUNED.items()):
     os.execve(sys.executable, [sys.executable] + sys.argv, os.environ | TUNED)
 
 import torch
