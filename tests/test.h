@@ -40,6 +40,9 @@ static inline const char *test_isa(void)
  * kind of kernel, in F32 and BF16, but not all sizes and types, and some of the layouts. */
 static inline int test_few(void) { return getenv("FEW") != NULL; }
 
+/* double: the worse of two differences; a NaN is within no tolerance, and stays, as fmax does not keep it. */
+static inline double worse(double a, double b) { return a > b || isnan(a) ? a : b; }
+
 static inline int test_end(void)
 {
     printf("# %d checks, %d failed\n", test_checks, test_failures);

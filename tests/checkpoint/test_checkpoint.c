@@ -125,7 +125,7 @@ static void other_types(void)
                   .data = &moment, .ld = 1, .optim = 1}};
     json_decref(checkpoint_load(&(LoadFrom){.path = dir}, &cfg, &self, p, 2, 1, NULL));
     for (int i = 0; i < 120; i++)
-        bad = fmax(bad, fabs(w[i] - (float)value(0, 12345678, i / 10, i % 10)));
+        bad = worse(bad, fabs(w[i] - (float)value(0, 12345678, i / 10, i % 10)));
     CHECK(bad == 0 && moment == 9, "an F64 weight comes from the F32 master; a moment is left alone: %g",
           bad);
     float b[7];

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,7 +43,9 @@ static void run(const FuzzTarget *t, const uint8_t *p, size_t n)
 {
     uint8_t *exact = memcpy(xcalloc(1, n), p, n); /* a reader beyond its end is found */
     now_target = t, now_input = exact, now_size = n;
-    alarm(20);
+    /* 20 s of CPU: by the clock a machine may hold the process up as long. 240 s: it waits without end. */
+    setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_sec = 20}, NULL);
+    alarm(240);
     fuzz_run(t, exact, n);
     free(exact);
 }
@@ -173,9 +176,8 @@ static int in_child(void (*fn)(const FuzzTarget *, int64_t), const FuzzTarget *t
     fflush(stdout);
     pid_t pid = fork();
     if (!pid) {
-        for (int k = 0; k < 4; k++)
-            signal((int[]){SIGSEGV, SIGBUS, SIGABRT, SIGALRM}[k], on_signal);
-        signal(SIGFPE, on_signal);
+        for (int k = 0; k < 6; k++)
+            signal((int[]){SIGSEGV, SIGBUS, SIGABRT, SIGALRM, SIGPROF, SIGFPE}[k], on_signal);
         fn(t, n);
         _exit(0);
     }

@@ -33,7 +33,7 @@ static void triad_item(void *ctx, int64_t item, int thread)
 
 /* What the operations work on. */
 typedef struct {
-    Mat x[4], half[2], stats, gain;    /* F32 [ROWS, COLS]; BF16 [ROWS, COLS]; [ROWS, 2]; BF16 [1, COLS] */
+    Mat x[4], half[3], stats, gain;    /* F32 [ROWS, COLS]; BF16 [ROWS, COLS]; [ROWS, 2]; BF16 [1, COLS] */
     Verdict *verdict;
     Exact *sum;
 } Memory;
@@ -64,7 +64,7 @@ static void norm(Device *d, const Memory *m)
 static void norm_bwd(Device *d, const Memory *m)
 {
     Mat dgain = mat(m->x[3].p, 1, m->gain.cols, F32);
-    d->norm_bwd(d, m->half[1], dgain, (Mat){0}, m->half[1], m->half[0], m->half[0], m->stats, m->gain,
+    d->norm_bwd(d, m->half[1], dgain, (Mat){0}, m->half[1], m->half[2], m->half[0], m->stats, m->gain,
                 NORM_RMS, 1);
 }
 static void gelu(Device *d, const Memory *m) { d->act_fwd(d, m->half[1], m->half[0], ACT_GELU_TANH); }
@@ -91,13 +91,13 @@ int main(int argc, char **argv)
     *m.verdict = (Verdict){.go = 1, .multiplier = 1};
     for (int i = 0; i < 4; i++)
         m.x[i] = mat_take(&arena, ROWS, COLS, F32);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         m.half[i] = mat_take(&arena, ROWS, COLS, BF16);
     m.stats = mat_take(&arena, ROWS, 2, F32), m.gain = mat_take(&arena, 1, COLS, BF16);
     for (int64_t i = 0; i < N; i++)
         for (int k = 0; k < 4; k++)
             ((float *)m.x[k].p)[i] = 0.5f;
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < 3; k++)
         d.copy(&d, m.half[k], m.x[k]);
     d.copy(&d, m.gain, (Mat){m.x[0].p, 1, COLS, COLS, F32});
     static double speed[WORKS][ROUNDS_MAX];

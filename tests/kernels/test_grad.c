@@ -275,7 +275,7 @@ static void check(Device *d, const Case *c)
             values[k][i] = keep - STEP;
             double want = (up - loss_of(d, c, x, dy)) / (2 * STEP);
             values[k][i] = keep;
-            worst = isnan(got) ? INFINITY : fmax(worst, fabs(got - want));
+            worst = worse(worst, fabs(got - want));
             largest = fmax(largest, fabs(want));
         }
         if (c->in[k].rows)

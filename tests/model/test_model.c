@@ -221,7 +221,7 @@ static void close_to(int family, const char *const *one, const char *const *othe
     CHECK(fabs(a.loss - b.loss) <= 1e-13 * fabs(a.loss), "family %d %s: loss %.17g and %.17g", family,
           other[0], a.loss, b.loss);
     for (int64_t i = 0; same_layout && i < a.n; i++)
-        worst = fmax(worst, fabs(a.grad[i] - b.grad[i]));
+        worst = worse(worst, fabs(a.grad[i] - b.grad[i]));
     CHECK(worst <= 1e-12 * most, "family %d %s: gradients differ by %g of %g", family, other[0], worst, most);
     free(a.grad);
     free(b.grad);

@@ -70,7 +70,7 @@ static double compare(const char *name, const char *what, double predicted, doub
 {
     double error = 100 * (predicted / measured - 1);
     printf("# %-6s %-34s %9.2f predicted %9.2f  %+6.2f %%\n", name, what, measured, predicted, error);
-    *most = fmax(*most, fabs(error));
+    *most = worse(*most, fabs(error));
     return fabs(error);
 }
 

@@ -87,7 +87,7 @@ for option in '--rounds 0' '--steps 0' '--rounds -1' '--steps x'; do
     # shellcheck disable=SC2086
     refused 'a number from 1 on' compared $option
 done
-refused 'no configs/bench/typo.yaml; change: a NAME of gpt2-124m, other' compared other typo
+refused '/typo.yaml; change: a NAME of gpt2-124m, other' compared other typo
 [ ! -e "$work/build/bench/result.json" ] || fail "something is measured before a name is refused"
 for script in context_bench expert_bench scaling recovery_bench; do
     refused "is no number from 1 on; change: scripts/$script" timeout 60 scripts/$script --help

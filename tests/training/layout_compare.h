@@ -114,7 +114,7 @@ static inline double largest(const double *x, int64_t n)
 {
     double m = 0;
     for (int64_t i = 0; i < n; i++)
-        m = !(fabs(x[i]) <= m) ? fabs(x[i]) : m;
+        m = worse(m, fabs(x[i]));
     return m;
 }
 
@@ -128,7 +128,7 @@ static inline double furthest(const Whole *w, const double *one, const double *x
         double scale = fmax(largest(one + w->at[t], w->n[t]), 1e-6 * most);
         for (int64_t i = w->at[t]; i < w->at[t] + w->n[t]; i++) {
             double rel = fabs(x[i] - one[i]) / scale;
-            if (!(rel <= worst))
+            if (!(rel <= worst) && !isnan(worst))
                 worst = rel, *number = t;
         }
     }
@@ -172,7 +172,7 @@ static inline void check_routers(const Result *one, const Result *got)
         scale[i % ROUTER_SUMS] = fmax(scale[i % ROUTER_SUMS], fabs(one->sum[i]));
     for (int i = 0; i < one->sums; i++)
         if (one->sum[i] != got->sum[i])
-            worst = fmax(worst, fabs(one->sum[i] - got->sum[i]) / scale[i % ROUTER_SUMS]);
+            worst = worse(worst, fabs(one->sum[i] - got->sum[i]) / scale[i % ROUTER_SUMS]);
     most_routers = fmax(most_routers, worst);
     CHECK(one->counts == got->counts && one->sums == got->sums &&
               !memcmp(one->count, got->count, (size_t)one->counts * sizeof *one->count),

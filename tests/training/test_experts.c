@@ -107,7 +107,7 @@ static double sum_apart(const Config *c, const Whole *w, const double *x, const 
             double sum = 0, dense = dx[place(dc, dw, layer, t.dense, -1) + drow * t.dense_cols + dcol];
             for (int e = 0; e < (t.experts ? t.experts : 1); e++)
                 sum += x[place(c, w, layer, t.id, t.experts ? e : -1) + row * t.cols + col];
-            worst = fmax(worst, fabs(sum - t.factor * dense));
+            worst = worse(worst, fabs(sum - t.factor * dense));
             most = fmax(most, fabs(dense));
         }
     return most > 0 ? worst / most : HUGE_VAL;
@@ -231,7 +231,7 @@ static void check_balance(const Config *c, const Whole *w, const double *without
         for (int64_t h = 0; h < H; h++) {
             double want = 4 * aux * p[e] * (share[e] - pushed) + 2 * z * (most + log(sum)) * p[e];
             want *= rng_normal(22, 1, (uint64_t)h);
-            worst = fmax(worst, fabs(with[at + e * H + h] - without[at + e * H + h] - want));
+            worst = worse(worst, fabs(with[at + e * H + h] - without[at + e * H + h] - want));
             largest_g = fmax(largest_g, fabs(want));
         }
     CHECK(worst <= 1e-12 * largest_g && largest_g > 0.01,
@@ -371,9 +371,9 @@ static void statistics(const char *kind, const char *score, const char *freq, co
         for (int e = 0; e < 5; e++)
             wrong += res[1].count[row * 5 + e] != seen.count[layer][e];
         dropped += seen.count[layer][4];
-        worst = fmax(worst, apart(sum[ROUTER_BALANCE], seen.balance[layer] / batches));
-        worst = fmax(worst, apart(sum[ROUTER_Z], seen.z[layer] / batches));
-        worst = fmax(worst, apart(sum[ROUTER_ENTROPY], seen.entropy[layer]));
+        worst = worse(worst, apart(sum[ROUTER_BALANCE], seen.balance[layer] / batches));
+        worst = worse(worst, apart(sum[ROUTER_Z], seen.z[layer] / batches));
+        worst = worse(worst, apart(sum[ROUTER_ENTROPY], seen.entropy[layer]));
         row++;
     }
     CHECK(row && row == res[1].counts / 5 && !wrong, "%d counts differ, of %d layers\n#   %s", wrong, row,
@@ -454,7 +454,7 @@ static void forced(void)
     for (int e = 0; e < 4; e++) {
         double most = 0;
         for (int64_t i = 0; i < c->ffn_hidden_size * c->hidden_size; i++)
-            most = fmax(most, fabs(got.x[place(c, &w, 1, P_EFC1, e) + i]));
+            most = worse(most, fabs(got.x[place(c, &w, 1, P_EFC1, e) + i]));
         CHECK(e < 2 ? most > 1e-6 : most == 0, "hot: expert %d's largest gradient is %.3g", e, most);
     }
     free(got.x);
@@ -489,7 +489,7 @@ static void limits(void)
     CHECK(furthest(&w, x[0], x[2], &number) <= 1e-12, "rows of zeros change tensor %d", number);
     for (int e = 0; e < 4; e++)
         for (int64_t i = 0; i < c->ffn_hidden_size * c->hidden_size; i++)
-            most = fmax(most, fabs(x[3][place(c, &w, 1, P_EFC1, e) + i]));
+            most = worse(most, fabs(x[3][place(c, &w, 1, P_EFC1, e) + i]));
     CHECK(most == 0, "a capacity of 0: an expert's largest gradient is %.3g", most);
     for (int i = 0; i < 4; i++)
         free(x[i]);

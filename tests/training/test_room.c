@@ -165,7 +165,7 @@ static void numbers(const char *file)
             snprintf(more, sizeof more, "%s logits_slice_rows=%s", layout[l], rows[k]);
             double *cut = gradients(file, more, &m, &other), apart = 0;
             for (int64_t i = 0; i < n; i++)
-                apart = fmax(apart, fabs(cut[i] - whole[i]));
+                apart = worse(apart, fabs(cut[i] - whole[i]));
             CHECK(m == n && other == loss, "%s: loss %.17g, of one slice %.17g", more, other, loss);
             CHECK(apart <= 1e-11 * largest, "%s: %g apart", more, apart / largest);
             free(cut);

@@ -525,7 +525,7 @@ static double difference(const Result *a, const Result *b, char *where, size_t r
     for (int s = 0; s < STEPS; s++)
         worst = a->zeros[s] != b->zeros[s]
                     ? INFINITY
-                    : fmax(worst, fabs(a->norm[s] - b->norm[s]) / fmax(a->norm[s], 1e-300));
+                    : worse(worst, fabs(a->norm[s] - b->norm[s]) / fmax(a->norm[s], 1e-300));
     return worst;
 }
 
