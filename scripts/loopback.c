@@ -1,5 +1,6 @@
-/* loopback -- a library for LD_PRELOAD: a socket that would listen on all addresses listens on the loopback.
- * scripts/launch puts it before mpirun on one host, whose own settings cannot say so. */
+/* loopback -- a library for LD_PRELOAD: a socket that would listen on all addresses, or on one of a network,
+ * listens on the loopback. scripts/launch puts it before mpirun on one host, whose own settings cannot say so:
+ * Open MPI 4 listens on all addresses, 5 on the first card's. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <netinet/in.h>
@@ -15,14 +16,12 @@ int bind(int fd, const struct sockaddr *address, socklen_t bytes)
         system_bind = dlsym(RTLD_NEXT, "bind");
     if (address->sa_family == AF_INET && bytes == sizeof v4) {
         memcpy(&v4, address, sizeof v4);
-        if (v4.sin_addr.s_addr == htonl(INADDR_ANY))
-            v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
         return system_bind(fd, (struct sockaddr *)&v4, sizeof v4);
     }
     if (address->sa_family == AF_INET6 && bytes == sizeof v6) {
         memcpy(&v6, address, sizeof v6);
-        if (!memcmp(&v6.sin6_addr, &in6addr_any, sizeof in6addr_any))
-            v6.sin6_addr = in6addr_loopback;
+        v6.sin6_addr = in6addr_loopback;
         return system_bind(fd, (struct sockaddr *)&v6, sizeof v6);
     }
     return system_bind(fd, address, bytes);

@@ -1,10 +1,13 @@
 /* launched -- how a process begins: with its launcher, whose number of ranks the environment says */
+#define _GNU_SOURCE
 #include "crash.h"
 #include "flight.h"
 #include "job.h"
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <unistd.h>
 
 int job_launched(int *rank)
 {
@@ -32,6 +35,18 @@ static void signals_begin(void)
     sigprocmask(SIG_SETMASK, &none, NULL);
 }
 
+/* Runs at the exit of the only rank: says its code, of which Open MPI 5 is silent. */
+static void leave(int status, void *unused)
+{
+    char said[16];
+    (void)unused;
+    if (job_pid() != getpid())         /* a forked child is no rank */
+        return;
+    snprintf(said, sizeof said, "code %d", status);
+    job_tell(said);
+    job_leave();
+}
+
 void job_begin(void)
 {
     int rank;
@@ -43,5 +58,6 @@ void job_begin(void)
     if (ranks == 1 && getenv("GRIDIRON_PAGE")) {       /* with more ranks, comm_mpi.c opens both */
         job_page_open(job_page_make(1, 0), 1, 0, 0);
         flight_open(flight_make(1, 0), 1, 0, 0, 1, 0);
+        on_exit(leave, NULL);
     }
 }

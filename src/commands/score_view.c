@@ -51,7 +51,7 @@ static void print_mean(const Score *s, const char *set)
 
 static void print(const Score *s, const Machine *m)
 {
-    int sets = 0, wide = 4;
+    int wide = 4;
     for (int i = 0; i < s->n; i++)
         wide = (int)strlen(s->row[i].name) > wide ? (int)strlen(s->row[i].name) : wide;
     printf("machine: %s\n%-*s %7s %11s %11s %8s %7s %8s\n", m->name, wide, "run", "ranks", "measured s",
@@ -63,10 +63,8 @@ static void print(const Score *s, const Machine *m)
                r->fits ? "" : " does not fit");
     }
     for (int i = 0; i < s->n; i++)
-        if (*s->row[i].set && first_of_set(s, i)) {
+        if (*s->row[i].set && first_of_set(s, i))
             print_mean(s, s->row[i].set);
-            sets++;
-        }
     print_mean(s, NULL);
 }
 

@@ -377,12 +377,10 @@ static void product(Device *d, int64_t m, int64_t n, int64_t k, Fp8Format fa, Dt
     for (int64_t i = 0; i < n; i++)
         put(bias, i, out, normal(3, i));
     for (int64_t i = 0; i < m * n; i++) {
-        double sum = 0, size = 0;
+        double sum = 0;
         put(c, i, out, acc ? normal(4, i) : NAN);
-        for (int64_t l = 0; l < k; l++) {
-            double term = value(a[i / n * k + l], fa) * value(b[i % n * k + l], E4M3);
-            sum += term, size += fabs(term);
-        }
+        for (int64_t l = 0; l < k; l++)
+            sum += value(a[i / n * k + l], fa) * value(b[i % n * k + l], E4M3);
         put(want, i, out, sum * (inverse[0] * inverse[1]) + (acc ? get(c, i, out) : get(bias, i % n, out)));
     }
     d->fp8_matmul(d, mat(c, m, n, out), (Mat8){a, m, k, fa, &inverse[0]}, (Mat8){b, n, k, E4M3, &inverse[1]},

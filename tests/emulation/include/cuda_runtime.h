@@ -238,8 +238,11 @@ static inline float __frcp_rn(float x) { return 1 / x; }
 static inline float __fsqrt_rn(float x) { return sqrtf(x); }
 static inline float __fdiv_rn(float a, float b) { return a / b; }
 static inline float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1) : 0; }
-static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
-static inline double rsqrt(double x) { return 1 / sqrt(x); }
+/* the C library of C23 has functions of these names */
+static inline float emulation_rsqrtf(float x) { return 1 / sqrtf(x); }
+static inline double emulation_rsqrt(double x) { return 1 / sqrt(x); }
+#define rsqrtf emulation_rsqrtf
+#define rsqrt emulation_rsqrt
 /* Operations that round once and are never fused with a neighbour. */
 #define EMULATION_ROUNDED(t, name, op)                                                                       \
     static inline t name(t a, t b)                                                                           \
