@@ -29,12 +29,12 @@ alive() { # prints the job's living processes: those with the run directory amon
         ! grep -qs '^State:.[^ZX]' "/proc/$p/status" || echo "$p"
     done
 }
-mpirun_of() { # PID of scripts/launch: waits for its mpirun and prints its process id
+mpirun_of() { # PID of scripts/launch: waits for its mpirun and prints its process id. In $( ) the shell does not see its jobs end
     while :; do
         for pid in $(alive); do
             case $(cat "/proc/$pid/comm" 2> /dev/null) in mpirun | orterun) echo "$pid"; return ;; esac
         done
-        kill -0 "$1" 2> /dev/null || return
+        grep -qs '^State:.[^ZX]' "/proc/$1/status" || return
         sleep 0.005
     done
 }
@@ -236,6 +236,7 @@ for how in '1 TERM 143' '2 TERM 143' '1 HUP 129' '2 USR1 7'; do
     set -- $how
     { flock 9; exec sleep 1000; } 9> "$work/made/c.lock" &
     holder=$!
+    until ! flock -n "$work/made/c.lock" true; do sleep 0.01; done          # else tokenize may take it first
     scripts/launch -n "$1" tokenize README.md -o "$work/made/c" > "$work/out" 2>&1 &
     job=$!
     for _ in $(seq 600); do [ ! -e "$work"/made/c.idx*.tmp ] || break; sleep 0.1; done

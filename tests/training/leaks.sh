@@ -12,9 +12,10 @@ tiny "$work/tiny.yaml" model.num_layers=1 model.hidden_size=16 model.seq_length=
     train.eval_interval=20 train.eval_iters=1 checkpoint.save_interval=10 checkpoint.save_keep_last=2 \
     log.tensorboard_dir="$work/events" fault.sdc_check_interval=10 fault.hang_timeout=0
 
-# stopped RUN: waits for the rank of the run in the folder RUN that has stopped itself, and prints it
+# stopped RUN: waits for the rank of the run in the folder RUN that has stopped itself, and prints it. A job that has ended
+# is a zombie here: in $( ) the shell does not wait for it
 stopped() {
-    while kill -0 $pid 2> /dev/null; do
+    while grep -qs '^State:.[^ZX]' "/proc/$pid/status"; do
         for p in $(grep -lsF "save=$1" /proc/[0-9]*/cmdline); do
             grep -qs '^State:.T' "${p%/*}/status" && p=${p%/*} && echo "${p#/proc/}" && return
         done
