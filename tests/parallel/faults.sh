@@ -170,13 +170,18 @@ all_wrong() {
         num_virtual_stages_per_pipeline_rank=3 pipeline_schedule=interleaved global_batch_size=3
 
     # a signal to the launcher: the run saves, ends with 75 and can be resumed
+    mkdir "$work/tmp"
     for signal in USR1 TERM; do
         rm -rf "$work/run"
         : > "$work/log"
-        "$launch" -n 4 "$work/tiny.yaml" $model save="$work/run" train_iters=100000 lr_decay_iters=12 save_interval=7 \
-            > "$work/log" 2>&1 &
+        TMPDIR=$work/tmp "$launch" -n 4 "$work/tiny.yaml" $model save="$work/run" train_iters=100000 lr_decay_iters=12 \
+            save_interval=7 > "$work/log" 2>&1 &
         job=$!
-        while ! grep -q 'iteration        9/' "$work/log" && kill -0 $job 2> /dev/null; do sleep 0.02; done
+        # `together`: the launcher knows that the ranks have found each other, and asks them to save at a SIGTERM
+        until grep -q 'iteration        9/' "$work/log" && [ -e "$work"/tmp/gridiron.*/together ]; do
+            kill -0 $job 2> /dev/null || break
+            sleep 0.02
+        done
         kill -$signal $job
         wait $job
         rc=$?

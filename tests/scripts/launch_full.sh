@@ -47,7 +47,11 @@ full() {
     TMPDIR=$work/tmp "$launch" -n 2 "$@" "$work/tiny.yaml" save="$work/run" train_iters=$steps save_interval=5 save_keep_last=2 \
         sigterm_grace=1000 > "$work/log" 2>&1 &
     job=$!
-    until [ -s "$work/run/metrics.jsonl" ] || ! kill -0 $job 2> /dev/null; do sleep 0.02; done
+    # `together`: the launcher knows that the ranks have found each other, and asks them to save at a SIGTERM
+    until [ -s "$work/run/metrics.jsonl" ] && [ -e "$work"/tmp/gridiron.*/together ]; do
+        kill -0 $job 2> /dev/null || break
+        sleep 0.02
+    done
     # shellcheck disable=SC2046
     [ $way != end ] || kill -STOP $(ranks_of "$work/run")     # it must not be over yet
     cat /dev/zero > "$work/tmp/fill" 2> /dev/null

@@ -23,7 +23,8 @@ echo precious > home/secret && chown 54321 home/secret
 
 user env TMPDIR="$top/tmp" timeout -k 5 120 scripts/launch -n 2 tiny.yaml save=home/run > log 2>&1 &
 job=$!
-until ls tmp/gridiron.* > /dev/null 2>&1 && grep -q '^corpus' log; do kill -0 $job || break; sleep 0.05; done
+# `together`: the launcher knows that the ranks have found each other, and will ask them to save
+until ls tmp/gridiron.*/together > /dev/null 2>&1 && grep -q '^corpus' log; do kill -0 $job || break; sleep 0.05; done
 name=$(ls tmp) pid=${name#gridiron.}
 front=$(awk '{ print $4 }' "/proc/$pid/stat")
 other sh -c "mkdir 'tmp/${name}0' && echo $front > 'tmp/${name}0/front' && chmod 777 'tmp/${name}0' &&
