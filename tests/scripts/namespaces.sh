@@ -33,7 +33,9 @@ open_host() { # NAME NUMBER
 open_hosts() {
     local i
     for i in 1 2 3 switch; do open_host "g$i"; done
-    sleep 0.3
+    for i in 1 2 3 switch; do      # before its process is `sleep` a host is not apart from this machine
+        until grep -qsx sleep "/proc/$(cat "$work/g$i.pid")/comm"; do kill -0 "$(cat "$work/g$i.pid")" || exit 1; sleep 0.05; done
+    done
     inside gswitch ip link add switch type bridge
     inside gswitch ip link set switch up
     for i in 1 2 3; do
