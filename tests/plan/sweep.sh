@@ -201,11 +201,20 @@ sweep nothing $two --measure all data_path="$work/nothing"
 "$TRAIN" sweep "$work/tiny.yaml" --world 2 --measure 1 -o "$work/unread" data_path="$work/nothing" > "$work/out" 2> "$work/err"
 [ $? = 3 ] && ! grep -q 'measuring this machine' "$work/err" || fail "the machine is measured for a sweep without a corpus"
 
-# a sweep stopped while it measures the second layout keeps the first and leaves no job; the next measures the
-# rest
+# a sweep stopped while it measures the second layout, which does not end by itself, keeps the first and leaves no
+# job; the next measures the rest
+mkdir "$work/bin"
+cat > "$work/bin/mpirun" <<SH
+#!/bin/sh
+echo >> "$work/jobs"
+[ "\$(wc -l < "$work/jobs")" != 2 ] || set -- "\$@" exit_interval=null
+exec "$(command -v mpirun)" "\$@"
+SH
+chmod +x "$work/bin/mpirun"
 for signal in TERM KILL; do
+    rm -f "$work/jobs"
     # shellcheck disable=SC2086
-    "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/$signal" $two --measure all --rounds 1 --steps 60 \
+    PATH=$work/bin:$PATH "$TRAIN" sweep "$work/tiny.yaml" --machine "$work/machine.yaml" --world 2 -o "$work/$signal" $two --measure all --rounds 1 --steps 60 \
         > /dev/null 2> "$work/err" &
     sweep=$!
     while kill -0 $sweep 2> /dev/null; do
