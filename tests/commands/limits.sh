@@ -60,6 +60,7 @@ cat > "$work/eio.c" <<'C'
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,8 +68,24 @@ cat > "$work/eio.c" <<'C'
 #include <time.h>
 #include <unistd.h>
 
-/* Reads of the file whose path ends in EIO_OF fail, from the EIO_FROM-th (1) to the EIO_TO-th (the last), or take SLOW_MS
- * longer. With QUICK the waits between two tries take no time. */
+/* Waits until the main thread has slept for so many ms. A step may take longer than any time given here: then the
+ * batches that are read ahead of it would be there before they are asked for. */
+static int keep_waiting(int ms)
+{
+    char stat[512];
+    for (int asleep = 0; asleep < ms && gettid() != getpid(); usleep(1000)) {
+        int fd = open("/proc/self/stat", O_RDONLY);
+        ssize_t n = fd < 0 ? 0 : read(fd, stat, sizeof stat - 1);
+        stat[n > 0 ? n : 0] = 0;
+        char *state = strrchr(stat, ')');
+        asleep = state && state[2] == 'S' ? asleep + 1 : 0;
+        close(fd);
+    }
+    return 0;
+}
+
+/* Reads of the file whose path ends in EIO_OF fail, from the EIO_FROM-th (1) to the EIO_TO-th (the last), or those of
+ * another thread than the main one keep it waiting for SLOW_MS. With QUICK the waits between two tries take no time. */
 static int fails(int fd)
 {
     static _Atomic int reads;
@@ -79,7 +96,7 @@ static int fails(int fd)
     if (!m || n < m || memcmp(path + n - m, end, (size_t)m))
         return 0;
     if (slow)
-        return usleep(1000 * atoi(slow));
+        return keep_waiting(atoi(slow));
     int read = ++reads;
     return read >= (from ? atoi(from) : 1) && (!to || read <= atoi(to)) ? errno = EIO : 0;
 }
