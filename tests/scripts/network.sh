@@ -17,10 +17,13 @@ open_relay() { # puts the relay between the switch and g3
         ip link set far master island; ip link set port3 nomaster; ip link set port3 master island
         for card in island near far; do ip link set \$card up; done"
 }
+# the relay answers each command with a line of counts
 fault() { echo "$*" > "$work/commands"; }
 count() { # KIND: how many frames of it there were
+    local lines
+    lines=$(wc -l < "$work/counts")
     fault cut 0
-    sleep 0.2
+    wait_for 600 eval '[ "$(wc -l < "$work/counts")" -gt "$lines" ]' || return
     tail -n 1 "$work/counts" | sed "s/.*$1 \([0-9]*\) .*/\1/"
 }
 ended() { ! kill -0 "$job" 2> /dev/null; }
@@ -109,7 +112,7 @@ resets() { # a connection of the ranks is reset, then that of Open MPI's daemon 
         "$work/log")" = 1 ] ||
         fail "a reset: not one restart with the cause"
     same whole "$work/run" "a reset"
-    begin 4 $steps
+    begin 4 save_interval=20           # which does not end by itself
     local port=''
     wait_for 100 found_daemon || fail "no connection of the daemon on g3"
     inside g3 ss -K state established sport = ":$port" > /dev/null
