@@ -63,7 +63,9 @@ network() { # one network namespace a pod, joined by a bridge in a third one
         unshare -n sleep 100000 &
         echo $! > "$work/$i.net"
     done
-    sleep 0.5
+    for i in 0 1 switch; do        # before its process is `sleep` a network is not apart from this machine's
+        until grep -qsx sleep "/proc/$(cat "$work/$i.net")/comm"; do sleep 0.05; done
+    done
     of() { nsenter -n -t "$(cat "$work/$1.net")" "${@:2}"; }
     of switch ip link add pods type bridge && of switch ip link set pods up || skip "no bridge"
     for i in 0 1; do
