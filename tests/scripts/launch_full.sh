@@ -44,7 +44,8 @@ full() {
     shift 3
     small 24m tmp
     rm -rf "$work/run"
-    TMPDIR=$work/tmp "$launch" -n 2 "$@" "$work/tiny.yaml" save="$work/run" train_iters=$steps save_interval=5 save_keep_last=2 \
+    TMPDIR=$work/tmp "$launch" -n 2 "$@" "$work/tiny.yaml" save="$work/run" train_iters=$steps \
+        save_interval=$((steps < 10000 ? 500 : 5)) save_keep_last=2 \
         sigterm_grace=1000 > "$work/log" 2>&1 &
     job=$!
     # `together`: the launcher knows that the ranks have found each other, and asks them to save at a SIGTERM
