@@ -150,7 +150,7 @@ killed() {
     done
     "$launch" -n 1 --restarts 0 help > /dev/null 2>&1           # a launch beside it leaves it alone
     ls -d "$GRIDIRON_SHM"/*/checkpoints > /dev/null 2>&1 || fail "$*: another launch has removed the folder"
-    job=$(pgrep -P $front -f launch_job) mpirun=$(pgrep -P "$job" mpirun)
+    job=$(pgrep -P $front -f launch_job) mpirun=$(pgrep -P "$job" 'mpirun|prterun')
     for name in "$@"; do eval "kill -KILL \$$name"; done
     wait $front 2> /dev/null
     for _ in $(seq 1200); do

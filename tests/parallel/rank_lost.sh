@@ -72,7 +72,7 @@ start_four() {
     launch=$!
     until_true all_on_their_way || { echo "# four ranks do not start"; failed=1; }
     job=$(ps -eo pid=,ppid= | awk -v p=$launch '$2 == p {print $1}')
-    mpirun=$(ps -eo pid=,ppid=,comm= | awk -v p="$job" '$2 == p && $3 == "mpirun" {print $1}')
+    mpirun=$(ps -eo pid=,ppid=,comm= | awk -v p="$job" '$2 == p && $3 ~ /^(mpirun|prterun)$/ {print $1}')
     ranks=$(ps -eo pid=,ppid= | awk -v p="$mpirun" '$2 == p {print $1}')
 }
 all_on_their_way() { [ "$(grep -c 'on its way' "$WORK/out")" = 4 ]; }

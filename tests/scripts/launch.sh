@@ -32,7 +32,7 @@ alive() { # prints the job's living processes: those with the run directory amon
 mpirun_of() { # PID of scripts/launch: waits for its mpirun and prints its process id. In $( ) the shell does not see its jobs end
     while :; do
         for pid in $(alive); do
-            case $(cat "/proc/$pid/comm" 2> /dev/null) in mpirun | orterun) echo "$pid"; return ;; esac
+            case $(cat "/proc/$pid/comm" 2> /dev/null) in mpirun | orterun | prterun) echo "$pid"; return ;; esac
         done
         grep -qs '^State:.[^ZX]' "/proc/$1/status" || return
         sleep 0.005
