@@ -4,6 +4,7 @@
 # benchmarks say of arguments that they cannot take; none of them goes on.
 cd "$(dirname "$0")/../.." || exit 2
 work=${WORK:-$(mktemp -d)} python=${PYTHON:-python3}
+command -v "$python" > /dev/null || { echo "python3 is missing"; exit 77; }
 mkdir -p "$work/scripts/peers" "$work/configs/bench" "$work/py/torch"
 cp scripts/gpu.py "$work/scripts" && cp scripts/peers/compare.py "$work/scripts/peers" || exit 1
 touch "$work/configs/bench/gpt2-124m.yaml" "$work/configs/bench/other.yaml"
