@@ -112,7 +112,7 @@ resets() { # a connection of the ranks is reset, then that of Open MPI's daemon 
         "$work/log")" = 1 ] ||
         fail "a reset: not one restart with the cause"
     same whole "$work/run" "a reset"
-    begin 4 save_interval=20           # which does not end by itself
+    begin 4 save_interval=20 train_iters=100000        # which does not end by itself
     local port=''
     wait_for 100 found_daemon || fail "no connection of the daemon on g3"
     inside g3 ss -K state established sport = ":$port" > /dev/null
