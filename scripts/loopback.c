@@ -1,6 +1,6 @@
-/* loopback -- a library for LD_PRELOAD: a socket that would listen on all addresses, or on one of a network,
- * listens on the loopback. scripts/launch puts it before mpirun on one host, whose own settings cannot say so:
- * Open MPI 4 listens on all addresses, 5 on the first card's. */
+/* loopback -- a library for LD_PRELOAD: sockets listen on the loopback, whatever address they would take.
+ * scripts/launch puts it before mpirun on one host, whose own settings cannot say so: Open MPI 4 listens on
+ * all addresses, 5 on one of a network. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <netinet/in.h>
