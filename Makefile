@@ -166,8 +166,8 @@ endif
 ISA_generic := -DVBYTES=16
 ifeq ($(ARCH),x86_64)
 ISAS        := generic avx2 avx512
-# gcc from 13 on keeps apart a product and the sum that it is added to again and again; one path would, another not, and
-# a row alone would have other bits than among others
+# gcc from 13 on leaves products in some loops apart from the sums that they are added to: a row alone would have other
+# bits than among others.
 FUSED       := -mfma --param=avoid-fma-max-bits=0
 ISA_avx2    := -DVBYTES=32 -mavx2 $(FUSED) -mf16c
 ISA_avx512  := -DVBYTES=64 -mavx512f -mavx512bw -mavx512dq -mavx512vl $(FUSED) -mf16c -mprefer-vector-width=512

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <mpi.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -39,15 +38,11 @@ static void leave(int status, void *unused)
 {
     (void)unused;
     int over;
-    char said[16];
     engine_close();
     MPI_Finalized(&over);
     if (over || job_pid() != getpid())     /* a forked child is no rank */
         return;
-    snprintf(said, sizeof said, "code %d", status);
-    if (world_rank == 0)
-        job_tell(said);                /* from now on the launcher does not wait for ever */
-    job_leave();
+    job_leave(status);
     if (!status || job_all_left(2))
         MPI_Finalize();
 }

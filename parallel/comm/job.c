@@ -177,17 +177,22 @@ void job_tell(const char *text)
 
 int job_claim(int code) { return page ? may_speak(code) : 1; }
 
-void job_claimed(int code)
+static void tell_code(int code)
 {
     char text[24];
     snprintf(text, sizeof text, "code %d", code);
-    if (page)
-        atomic_store(&page->spoken, 1);
     job_tell(text);
 }
 
-/* Waits until scripts/launch_job on this host has read what this process has printed: it makes a file then,
- * but no longer than half a second: Open MPI 5 drops what it has not passed on yet when a rank aborts. */
+void job_claimed(int code)
+{
+    if (page)
+        atomic_store(&page->spoken, 1);
+    tell_code(code);
+}
+
+/* Waits, half a second at most, until scripts/launch_job on this host has read what this process has printed:
+ * it makes a file of the code then. Open MPI 5 drops what it has not yet passed on when a rank aborts. */
 static void be_heard(void)
 {
     const char *beside = getenv("GRIDIRON_PAGE"), *end = beside ? strrchr(beside, '/') : NULL;
@@ -353,8 +358,10 @@ void job_watch(void (*abort_job)(int code))
             signal(ends[i], on_term);
 }
 
-void job_leave(void)
+void job_leave(int code)
 {
+    if (page->member[mine].rank == 0)
+        tell_code(code);               /* from now on the launcher does not wait for ever */
     strcpy(page->member[mine].status, "@left");
     flight_left();
     atomic_store(&page->member[mine].state, LEFT);

@@ -29,8 +29,8 @@ void job_page_open(int fd, int ranks, int local, int rank);
  *   abort_job  in  ends all ranks of the job with this code; does not return */
 void job_watch(void (*abort_job)(int code));
 
-/* Says goodbye: from now on this process may end without being lost. */
-void job_leave(void);
+/* Says goodbye: from now on this process may end without being lost. Rank 0 tells the launcher the code. */
+void job_leave(int code);
 int job_left(void);              /* whether this rank has said goodbye, and no rank here ends the job */
 /* Waits, at most `seconds`, until every rank of the host has said goodbye. Returns whether all have. */
 int job_all_left(double seconds);

@@ -26,7 +26,7 @@ void report_add_stragglers(json_t *all, const json_t *list, double iteration, do
 
 static void put_stragglers(FILE *f, const Report *r)
 {
-    char from[32], to[32], *text;
+    char from[32], to[32], unit[96], *text;
     size_t size, i;
     json_t *s;
     if (!json_array_size(r->stragglers))
@@ -39,9 +39,10 @@ static void put_stragglers(FILE *f, const Report *r)
                 100 * report_number_of(s, "excess"), report_grouped(from, report_number_of(s, "from")),
                 report_grouped(to, report_number_of(s, "to")));
     fclose(rows);
-    card_open(f, " wide", "Stragglers", json_array_size(r->stragglers) < SLOW_SHOWN
-              ? "ranks that took longer than others for their own work"
-              : "ranks that took longer than others for their own work, the last 100 times");
+    int n = snprintf(unit, sizeof unit, "ranks that took longer than others for their own work");
+    if (json_array_size(r->stragglers) == SLOW_SHOWN)
+        snprintf(unit + n, sizeof unit - (size_t)n, ", the last %d times", SLOW_SHOWN);
+    card_open(f, " wide", "Stragglers", unit);
     html_table(f, "", text);
     card_close(f);
 }

@@ -197,6 +197,27 @@ PATH=$work/bin:$PATH scripts/launch -n 2 "$work/tiny.yaml" save="$work/run" > "$
 rc=$?
 [ $rc = 7 ] && grep -q '^error\[mpirun\] mpirun crashed in its start; change: a shorter name for a host' "$work/out" ||
     { echo "# mpirun that crashes: code $rc"; cat "$work/out"; bad=1; }
+# Open MPI 5 says who died in two lines, and nothing of the code of the only rank, which says it itself
+cat > "$work/bin/mpirun" <<'SH'
+#!/bin/sh
+line=$(printf '%074d' 0 | tr 0 -)
+printf '%s\nprterun noticed that process rank 1 with PID 7 on node there exited on\nsignal 9 (Killed).\n%s\n' "$line" "$line" >&2
+exit 137
+SH
+PATH=$work/bin:$PATH scripts/launch -n 2 help > "$work/out" 2>&1
+rc=$?
+[ $rc = 7 ] && grep -q '^error\[rank-lost\] rank 1 on host there (signal 9) died in its start; change: ' "$work/out" ||
+    { echo "# a death as Open MPI 5 tells it: code $rc"; cat "$work/out"; bad=1; }
+cat > "$work/bin/mpirun" <<SH
+#!/bin/sh
+OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 "$TRAIN" inspect "$work/damaged"
+SH
+"$TRAIN" "$work/tiny.yaml" save="$work/damaged" train_iters=1 > "$work/out" 2>&1 &&
+    echo x >> "$work/damaged/checkpoints/iter_0000001/model-00000.safetensors"
+PATH=$work/bin:$PATH scripts/launch -n 1 inspect "$work/damaged" > "$work/out" 2>&1
+rc=$?
+[ $rc = 1 ] && ! grep -q '^error' "$work/out" ||
+    { echo "# the only rank, of whose code mpirun says nothing: code $rc"; cat "$work/out"; bad=1; }
 
 # lists of hosts with mistakes, and a limit that is no number, are refused before anything starts
 refused() { # CODE TEXT COMMAND...
