@@ -10,7 +10,7 @@ pattern=${1:-.}
 . tests/scripts/debian.sh
 work=$(mktemp -d) || exit 2
 root=$work/root
-leave() { umount "$root/proc" "$root/sys" "$root/dev/shm" "$root/dev/pts" 2> /dev/null; rm -rf --one-file-system "$work"; }
+leave() { umount "$root/proc" "$root/sys" "$root/dev/shm" "$root/dev/pts" "$root" 2> /dev/null; rm -rf --one-file-system "$work"; }
 trap leave EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
@@ -21,7 +21,8 @@ began=$(date +%s)
 step "a bare Debian"
 bare_debian "$root" "$work/log"
 mkdir -p "$root/proc" "$root/sys" "$root/dev/shm" "$root/dev/pts"
-mount -t proc proc "$root/proc" && mount -t sysfs -o ro sys "$root/sys" && mount -t tmpfs shm "$root/dev/shm" && mount -t devpts pts "$root/dev/pts" ||
+mount --bind "$root" "$root" &&         # namespaces of mounts want a mount as their root
+    mount -t proc proc "$root/proc" && mount -t sysfs -o ro sys "$root/sys" && mount -t tmpfs shm "$root/dev/shm" && mount -t devpts pts "$root/dev/pts" ||
     skip "root may not mount here"
 chroot "$root" useradd --create-home --shell /bin/sh user || fail "useradd"
 for home in /root /home/user; do
@@ -43,6 +44,8 @@ done
 step "root: scripts/demo"
 as_root "scripts/demo" || fail "scripts/demo as root: $?"
 step "root: scripts/test"
+as_root "DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends iproute2 openssh-client openssh-server" \
+    > "$work/log" 2>&1 || { tail -n 5 "$work/log"; fail "what pretended hosts need"; }
 as_root "scripts/test '$pattern'" || fail "scripts/test as root: $?"
 step "an ordinary user with the packages: scripts/demo"
 as_user "scripts/demo --seconds 30" || fail "scripts/demo as a user: $?"

@@ -23,7 +23,7 @@ mkdir -p "$work/keys" "$work/tmp" "$work/own" /run/sshd
 inside() { # HOST COMMAND...
     local host=$1
     shift
-    nsenter -t "$(cat "$work/$host.pid")" -m -n -u env -C "$PWD" "$@"
+    nsenter -t "$(cat "$work/$host.pid")" -m -n -u -r env -C "$PWD" "$@"
 }
 open_host() { # NAME NUMBER
     unshare -m -n -u --propagation private sh -c "

@@ -120,7 +120,7 @@ resets() { # a connection of the ranks is reset, then that of Open MPI's daemon 
 }
 found_daemon() { port=$(daemon_port); [ -n "$port" ]; }
 daemon_port() { # of the connection between mpirun and g3's daemon
-    inside g3 ss -Htnp state established | awk '/"orted"/ && $3 ~ /^10/ { split($3, at, ":"); print at[2]; exit }'
+    inside g3 ss -Htnp state established | awk '/"(orted|prted)"/ && $3 ~ /^10/ { split($3, at, ":"); print at[2]; exit }'
 }
 firewall() { # ports that are dropped at the start: those of the daemons, then those of the ranks
     hosts_file 'g1 slots=1' 'g3 slots=1'
