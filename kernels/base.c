@@ -78,8 +78,8 @@ static void message(char *text, size_t size, const char *fmt, va_list ap)
     text_plain(text, strlen(text), "");            /* a message is one line */
 }
 
-/* Writes a line to standard error in one piece: lines of several threads and ranks do not mix, and a rank that
- * is killed does not leave half of one. (fprintf of glibc 2.37 on writes 128 bytes at a time.) */
+/* Writes a line to standard error in one piece: lines of several threads and ranks do not mix, and a rank
+ * that is killed does not leave half of one. (fprintf of glibc 2.37 on writes 128 bytes at a time.) */
 static __attribute__((format(printf, 1, 2))) void say(const char *fmt, ...)
 {
     char text[4096 + 512];
@@ -89,10 +89,10 @@ static __attribute__((format(printf, 1, 2))) void say(const char *fmt, ...)
     va_end(ap);
     if (n >= (int)sizeof text)
         n = (int)sizeof text - 1;
-    for (ssize_t at = 0, did; at < n; at += did > 0 ? did : 0) {
+    ssize_t at = 0, did = 1;
+    while (at < n && (did > 0 || (did < 0 && errno == EINTR))) {
         did = write(STDERR_FILENO, text + at, (size_t)(n - at));
-        if (!did || (did < 0 && errno != EINTR))
-            return;
+        at += did > 0 ? did : 0;
     }
 }
 

@@ -165,7 +165,7 @@ Pool *pool_open(int threads)
         *w = (Worker){p, i};
         if (pthread_create(&p->workers[i], NULL, worker_main, w))
             die(EXIT_RESOURCE, "threads", "cannot start thread %d of %d; change: use fewer threads, or raise "
-                "the limit on processes (ulimit -u)", i, threads);
+                "the limits on processes and memory (ulimit -u, -v)", i, threads);
     }
     wait_for_workers(p);       /* each has looked at its modes, even if it gets no item for many steps */
     return p;

@@ -359,8 +359,8 @@ static void progress_thread(int on)
     pthread_sigmask(SIG_BLOCK, &all, &old);
     thread_stop = 0;
     if (pthread_create(&thread, NULL, progress, NULL))
-        die(EXIT_RESOURCE, "threads", "cannot start the thread that moves messages; change: raise the limit "
-            "on processes (ulimit -u), or GRIDIRON_PROGRESS=0");
+        die(EXIT_RESOURCE, "threads", "cannot start the thread that moves messages; change: raise the "
+            "limits on processes and memory (ulimit -u, -v), or GRIDIRON_PROGRESS=0");
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     engine_lock();
     thread_on = 1;

@@ -60,9 +60,8 @@ void hang_limits(double seconds, double other, int watched)
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &old);
     if (pthread_create(&thread, NULL, look_alone, NULL))
-        die(EXIT_RESOURCE, "threads",
-            "cannot start the thread that watches for a hang; change: raise the "
-            "limit on processes (ulimit -u), or hang_timeout=0");
+        die(EXIT_RESOURCE, "threads", "cannot start the thread that watches for a hang; change: raise the "
+            "limits on processes and memory (ulimit -u, -v), or hang_timeout=0");
     pthread_detach(thread);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }

@@ -298,7 +298,8 @@ Loader *loader_open(const Config *cfg, Split split, int64_t samples, int dp_rank
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     if (pthread_create(&l->thread, NULL, read_ahead, l))
-        die(EXIT_RESOURCE, "thread", "cannot start the loader's thread; change: the limit on processes");
+        die(EXIT_RESOURCE, "thread", "cannot start the loader's thread; change: raise the limits on "
+            "processes and memory (ulimit -u, -v)");
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return l;
 }

@@ -100,7 +100,7 @@ done
 
 # variables of a batch system, or a list of hosts for other jobs, take no part in a job of one host
 for batch in 'SLURM_JOBID=7 SLURM_NODELIST=n1 SLURM_TASKS_PER_NODE=4' "SGE_ROOT=/ ARC=x JOB_ID=3 PE_HOSTFILE=$work/none" \
-    "OMPI_MCA_orte_default_hostfile=$work/none"; do
+    "OMPI_MCA_orte_default_hostfile=$work/none PRTE_MCA_prte_default_hostfile=$work/none"; do
     rm -rf "$work/batch"
     # shellcheck disable=SC2086
     env $batch "$launch" -n 2 "$work/tiny.yaml" save="$work/batch" > "$work/log" 2>&1 || fail "two ranks, $batch"
@@ -218,7 +218,7 @@ else
 fi
 [ -z "$group" ] || for _ in 1 2 3 4 5; do rmdir "$group" 2> /dev/null && break; sleep 1; done
 if (ulimit -v 30000 && "$TRAIN" help) > /dev/null 2>&1; then      # not with a sanitizer
-    limited '-v 30000' 'cannot map'
+    limited '-v 30000' 'cannot map\|cannot start the thread'      # whichever comes first
 fi
 
 # refused SITE LEAST COMMAND... -- each thread (or process) that COMMAND starts cannot be had, in turn: 5 and one
