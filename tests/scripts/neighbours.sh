@@ -21,11 +21,11 @@ cd "$top" || exit 1
 user ./train tokenize text -o home/corpus > log 2>&1 || { cat log; exit 1; }
 echo precious > home/secret && chown 54321 home/secret
 
-user env TMPDIR="$top/tmp" timeout -k 5 120 scripts/launch -n 2 tiny.yaml save=home/run > log 2>&1 &
+user env TRAIN="$top/train" TMPDIR="$top/tmp" timeout -k 5 120 scripts/launch -n 2 tiny.yaml save=home/run > log 2>&1 &
 job=$!
 # `together`: the launcher knows that the ranks have found each other, and will ask them to save
 until ls tmp/gridiron.*/together > /dev/null 2>&1 && grep -q '^corpus' log; do kill -0 $job || break; sleep 0.05; done
-name=$(ls tmp) pid=${name#gridiron.}
+name=$(cd tmp && echo gridiron.*) pid=${name#gridiron.}
 front=$(awk '{ print $4 }' "/proc/$pid/stat")
 other sh -c "mkdir 'tmp/${name}0' && echo $front > 'tmp/${name}0/front' && chmod 777 'tmp/${name}0' &&
     printf '@run $top/evil\0' > 'tmp/${name}0/page-flight.0' && ln -s '$top/home/secret' evil/.flight.new && chmod 666 tmp/*/page-flight.0"
@@ -38,5 +38,5 @@ rm -rf tmp/* home/run
 
 read -r last < /proc/sys/kernel/ns_last_pid
 other sh -c "seq -f nothing/gridiron.%.0f $last $((last + 20000)) | xargs ln -s -t tmp"
-user env TMPDIR="$top/tmp" timeout -k 5 120 scripts/launch -n 2 tiny.yaml save=home/run train_iters=2 > log 2>&1 || fail "links of another user: code $?"
+user env TRAIN="$top/train" TMPDIR="$top/tmp" timeout -k 5 120 scripts/launch -n 2 tiny.yaml save=home/run train_iters=2 > log 2>&1 || fail "links of another user: code $?"
 [ $bad = 0 ]
