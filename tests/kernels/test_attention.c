@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "test.h"
 #include "device.h"
+#include "half.h"
 
 typedef struct {
     int64_t batch, seq_q, seq_k, pos0;
@@ -34,27 +35,21 @@ static int64_t pick(int64_t n) { return (int64_t)(uniform() * (double)n); }
 static double get(Mat m, int64_t r, int64_t c)
 {
     const void *p = mat_at(m, r, c);
-    uint32_t u;
-    float f;
-    _Float16 h;
     switch (m.type) {
     case F64: return *(const double *)p;
     case F32: return *(const float *)p;
-    case F16: memcpy(&h, p, 2); return (double)h;
-    default: u = (uint32_t)((const uint16_t *)p)[0] << 16; memcpy(&f, &u, 4); return f;
+    case F16: return f16_to_f32(*(const uint16_t *)p);
+    default: return bf16_to_f32(*(const uint16_t *)p);
     }
 }
 static void put(Mat m, int64_t r, int64_t c, double x)
 {
     void *p = mat_at(m, r, c);
-    float f = (float)x;
-    uint32_t u;
-    _Float16 h = (_Float16)x;
     switch (m.type) {
     case F64: *(double *)p = x; break;
-    case F32: *(float *)p = f; break;
-    case F16: memcpy(p, &h, 2); break;
-    default: memcpy(&u, &f, 4); *(uint16_t *)p = (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+    case F32: *(float *)p = (float)x; break;
+    case F16: *(uint16_t *)p = f32_to_f16((float)x); break;
+    default: *(uint16_t *)p = f32_to_bf16((float)x);
     }
 }
 static void more(Mat m, int64_t r, int64_t c, double x) { put(m, r, c, get(m, r, c) + x); }

@@ -2,6 +2,7 @@
  * small enough that every order of summation gives the same bytes. Threads, neighbouring rows and
  * alignment must not change a bit. */
 #include "cpu.h"
+#include "half.h"
 #include "test.h"
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,29 +35,21 @@ static double draw(void)       /* [0, 1); Knuth's MMIX generator: philox is slow
 static double get(Mat m, int64_t r, int64_t c)
 {
     const void *p = mat_at(m, r, c);
-    uint32_t u = m.type == BF16 ? (uint32_t)((const uint16_t *)p)[0] << 16 : 0;
-    float f;
-    _Float16 h;
     switch (m.type) {
     case F64: return *(const double *)p;
     case F32: return *(const float *)p;
-    case BF16: memcpy(&f, &u, 4); return f;
-    default: memcpy(&h, p, 2); return (double)h;
+    case BF16: return bf16_to_f32(*(const uint16_t *)p);
+    default: return f16_to_f32(*(const uint16_t *)p);
     }
 }
 static void put(Mat m, int64_t r, int64_t c, double v)
 {
     void *p = mat_at(m, r, c);
-    float f = (float)v;
-    _Float16 h = (_Float16)f;
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    uint16_t b = (uint16_t)(f != f ? 0x7fc0 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
     switch (m.type) {
     case F64: *(double *)p = v; break;
-    case F32: *(float *)p = f; break;
-    case BF16: memcpy(p, &b, 2); break;
-    default: memcpy(p, &h, 2);
+    case F32: *(float *)p = (float)v; break;
+    case BF16: *(uint16_t *)p = f32_to_bf16((float)v); break;
+    default: *(uint16_t *)p = f32_to_f16((float)v);
     }
 }
 

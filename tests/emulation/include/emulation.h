@@ -35,6 +35,7 @@
  * The emulated libraries (matrix products, collectives, instructions) are written with this header. */
 #ifndef EMULATION_H
 #define EMULATION_H
+#include "half.h"
 #include <cuda_runtime_api.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -104,16 +105,11 @@ const T *emulation_lanes(const T &mine, const char *what, const char *file = __b
 /* ---- numbers of 16 bits, rounded to nearest even ---- */
 static inline float emulation_half_to_float(uint16_t h)
 {
-    _Float16 x;
-    memcpy(&x, &h, sizeof h);
-    return (float)x;
+    return f16_to_f32(h);
 }
 static inline uint16_t emulation_float_to_half(float f)
 {
-    _Float16 x = (_Float16)f;
-    uint16_t h;
-    memcpy(&h, &x, sizeof h);
-    return f != f ? 0x7fff : h;
+    return f != f ? 0x7fff : f32_to_f16(f);
 }
 static inline float emulation_bf16_to_float(uint16_t h)
 {
