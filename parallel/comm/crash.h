@@ -6,6 +6,6 @@
 #ifndef CRASH_H
 #define CRASH_H
 
-/* Sets the signal handlers. A handler that is there already (a sanitizer's) stays. */
+/* Sets the signal handlers, in the place of those that a library has left. A sanitizer's stay. */
 void crash_listen(void);
 #endif
