@@ -205,6 +205,15 @@ static void write_configs(int dir, const Config *cfg, const HfFamily *family, Dt
     json_decref(tokens);
 }
 
+/* Returns -o's value without slashes at its end, on the heap: OUT.tmp lies beside OUT. */
+static char *output(const char *value)
+{
+    char *out = xstrdup(value);
+    for (size_t n = strlen(out); n > 1 && out[n - 1] == '/';)
+        out[--n] = 0;
+    return out;
+}
+
 /* Creates OUT.tmp, empty. OUT itself must be missing or an empty folder. */
 static int open_output(const char *out, const char *tmp)
 {
@@ -225,7 +234,7 @@ static int open_output(const char *out, const char *tmp)
 int command_export(int argc, char **argv)
 {
     Args args = cli_open("export", argc, argv);
-    const char *out = args_value(&args, "-o"), *hint;
+    const char *to_dir = args_value(&args, "-o"), *hint;
     double limit = args_number(&args, "--shard-bytes");
     const char *path = cli_next(&args, "CKPT, a checkpoint or run directory");
     char why[WHY], name[64];
@@ -234,7 +243,7 @@ int command_export(int argc, char **argv)
     Grid grid;
     int n;
     cli_end(&args);
-    cli_needs(&args, out, "-o HF_DIR", "say where the directory goes");
+    cli_needs(&args, to_dir, "-o HF_DIR", "say where the directory goes");
     free(args.v);
     open_whole(&s, path);
     hint = json_string_value(json_object_get(json_object_get(s.m.state, "huggingface"), "model_type"));
@@ -248,7 +257,7 @@ int command_export(int argc, char **argv)
     hf_params(&params, &grid, cfg);
     Item *item = xcalloc((size_t)params.nparam * MAX_SEGMENTS, sizeof *item);
     int shards = plan(&s, &params, family, limit, item, &n), first = 0;
-    char *tmp = xasprintf("%s.tmp", out);
+    char *out = output(to_dir), *tmp = xasprintf("%s.tmp", out);
     int dir = open_output(out, tmp);
     for (int i = 0; i < shards; i++) {
         int end = first;
@@ -275,6 +284,7 @@ int command_export(int argc, char **argv)
     free(from);
     close(dir);
     free(tmp);
+    free(out);
     free(item);
     params_close(&params);
     grid_close(&grid);

@@ -55,7 +55,7 @@ damaged() { # HOW: the newest checkpoint of the run was damaged so, by the stand
         diff -r "$work/before" "$work/out" || { echo "$1: not the checkpoint before it"; cat "$work/log"; exit 1; }
     rm -r "$work/hurt" "$work/out"
 }
-run export "$work/run/checkpoints/iter_0000002" -o "$work/before"
+run export "$work/run/checkpoints/iter_0000002" -o "$work/before//"      # as a shell completes it
 echo 'echo x >> manifest.json' | damaged "a changed manifest"
 echo 'truncate -s -1 model-00000.safetensors' | damaged "a short file"
 echo 'rm optim-00000.safetensors' | damaged "a file that is gone"
