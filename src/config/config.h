@@ -207,9 +207,6 @@ const char *config_rope_wrong(const Config *c);
 typedef enum { CHANGE_FREE, CHANGE_WARN, CHANGE_REFUSE } Change;
 Change config_compare_resume(const Config *now, const Config *saved, const char **text);
 
-/* Returns a hash of every key that is not free on resume: equal hashes mean the same run. */
-uint64_t config_fingerprint(const Config *cfg);
-
 /* Batch size, in samples, of the step that starts after `samples` consumed samples. */
 int64_t config_batch_at(const Config *cfg, int64_t samples);
 /* Samples that the first `iterations` steps consume. */

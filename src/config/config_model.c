@@ -125,16 +125,6 @@ int config_is_function(int option)
            options[option].change == CHANGE_REFUSE && !config_is_shape(option);
 }
 
-uint64_t config_fingerprint(const Config *cfg)
-{
-    const Config c = plain(cfg);
-    uint64_t h = HASH_SEED;
-    for (int i = 0; i < OPTIONS; i++)
-        if (options[i].change != CHANGE_FREE)
-            h = config_hash_key(&c, i, h);
-    return h;
-}
-
 /* ---- from a checkpoint ---- */
 
 /* Returns 1 if the key belongs to the experts of a model that has some: to the model or, with `numbers`, to

@@ -60,7 +60,7 @@ done > "$work/found"
 # ---- exported symbols
 
 # symbols of tests alone; training_run is handed down by main, command_run is declared in commands.def
-tests_only="alias_at attention_bwd_blocks command_run config_docs config_fingerprint config_forget config_hash console_progress_line
+tests_only="alias_at attention_bwd_blocks command_run config_docs config_forget config_hash console_progress_line
             grid_expert_group grid_group interval_parse
             pair_count pairs param_defs params_refresh predict_walked rope_rates
             split_parse st_parse tensorboard_crc32c training_run"
