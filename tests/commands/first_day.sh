@@ -261,5 +261,11 @@ says 0 '^5 6( [0-9]+){2}$' generate ids --prompt-ids '5, 6' --tokens 2 --tempera
 "$TRAIN" plan c.yaml > /dev/full 2> out
 { [ $? = 5 ] && grep -q '^error.write. standard output.*; change: ' out; } || { echo "a full standard output"; bad=$((bad + 1)); }
 
+# the folder of a run is named after its configuration; a name that config.yaml cannot hold is refused
+odd=$(printf 'b\377d.yaml')
+cp c.yaml "$odd"
+export LC_ALL=C                          # grep takes the byte for text
+says 2 'save: .* is not UTF-8, .*; give save' "$odd"
+
 echo "$n commands, $bad wrong"
 [ $bad = 0 ]

@@ -38,6 +38,9 @@ static const struct { const char *args; int world; const char *says; int n;
      "keys, and exp_avg_dtype asks for multiples of 32; use a multiple of 32"},
     {"exp_avg_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=32|num_moe_experts=4|"
      "moe_ffn_hidden_size=40", 1, "moe_ffn_hidden_size: 40 is not a multiple of 32 x"},
+    {"exp_avg_dtype=bf16|hidden_size=64|ffn_hidden_size=64|kv_channels=32|num_moe_experts=4|"
+     "moe_ffn_hidden_size=64|moe_shared_expert_intermediate_size=48|add_bias_linear=false", 1,
+     "moe_shared_expert_intermediate_size: 48 is not a multiple of 32 x"},
     {"exp_avg_dtype=fp8|optimizer=sgd|hidden_size=64|ffn_hidden_size=64|kv_channels=32", 1, NULL},
     {"distributed_backend=nccl", 1, "nccl carries what lies in a GPU's memory; use mpi, or device: cuda"},
     {"distributed_backend=nccl|device=cuda|comm_checksums=true", 1, "NCCL's messages have no hashes"},
@@ -62,6 +65,11 @@ static const struct { const char *args; int world; const char *says; int n;
     {"cp_comm_type=a2a+p2p", 1, NULL},
     {"context_parallel_size=4|seq_length=20", 4,
      "seq_length: 20 is not a multiple of 2 x context_parallel_size 4; nearest: 16 or 24"},
+    {"context_parallel_size=2|tensor_model_parallel_size=4|sequence_parallel=true|seq_length=20", 8,
+     "seq_length: 20 / context_parallel_size 2 is not a multiple of tensor_model_parallel_size 4, as "
+     "sequence_parallel asks; nearest: 16 or 24"},
+    {"context_parallel_size=2|tensor_model_parallel_size=4|sequence_parallel=true|seq_length=24", 8,
+     NULL},
     {"context_parallel_size=4|cp_comm_type=a2a", 4, NULL},
     {"context_parallel_size=8|cp_comm_type=a2a", 8,
      "cp_comm_type: a2a over 8 ranks shares out 4 query heads and 4 key/value heads of a tensor rank; groups "
@@ -334,6 +342,15 @@ static const struct { const char *args; int world; const char *says; int n;
     {"save_retain_interval=10", 1, "save_retain_interval: 10 needs save_interval, which is absent"},
     {"save_retain_interval=10|save_interval=4", 1, "10 is not a multiple of save_interval; nearest: 8 or 12"},
     {"save_retain_interval=12|save_interval=4", 1, NULL},
+    {"sdc_rerun=true|sdc_check_interval=0", 1,
+     "sdc_rerun: steps are computed again at the checks of sdc_check_interval, which is 0"},
+    {"sdc_rerun=true", 1, NULL},
+    {"logits_slice_rows=64", 1, NULL},
+    {"logits_slice_rows=65", 1, "logits_slice_rows: 65 is more than the 64 rows of a microbatch"},
+    {"logits_slice_rows=33|context_parallel_size=2", 2, "33 is more than the 32 rows of a microbatch"},
+    {"logits_slice_rows=15|tensor_model_parallel_size=2", 2, NULL},
+    {"logits_slice_rows=15|tensor_model_parallel_size=2|sequence_parallel=true", 2,
+     "logits_slice_rows: 15 is not a multiple of tensor_model_parallel_size 2, whose ranks share the rows"},
     {"clock_forward_ms=1", 1, "clock_forward_ms: only `train bubble`, and"},
     {"clock_backward_input_ms=1", 1, "clock_backward_input_ms: only `train bubble`, and"},
     {"clock_backward_weight_ms=1", 1, "clock_backward_weight_ms: only `train bubble`, and"},
