@@ -29,7 +29,8 @@ double curve_at(const Curve *c, double size)
 
 /* ---- the file ---- */
 
-typedef struct { Check list; Machine *m; uint8_t seen[FIELDS]; Place at[FIELDS]; } Reading;
+/* part, bool: the rest of the description could not be read, so that nothing is said of what is missing */
+typedef struct { Check list; Machine *m; int part; uint8_t seen[FIELDS]; Place at[FIELDS]; } Reading;
 
 static Place place_of(yaml_mark_t m) { return (Place){(int)m.line + 1, (int)m.column + 1, -1}; }
 
@@ -103,6 +104,7 @@ static void read_document(Reading *r, yaml_document_t *doc)
     const yaml_node_t *root = yaml_document_get_root_node(doc);
     if (!root || root->type != YAML_MAPPING_NODE) {
         check_add(&r->list, (Place){1, 1, -1}, "expected sections: machine, device, node, network, ops");
+        r->part = 1;
         return;
     }
     for (yaml_node_pair_t *s = root->data.mapping.pairs.start; s < root->data.mapping.pairs.top; s++) {
@@ -130,6 +132,7 @@ static void parse(Reading *r, const char *text, size_t size)
     if (!loaded) {
         check_add(&r->list, place_of(y.problem_mark), "not YAML: %s",
                   y.problem ? y.problem : "cannot be read");
+        r->part = 1;
     } else {
         read_document(r, &doc);
         yaml_document_delete(&doc);
@@ -173,7 +176,7 @@ static void read_speeds(Reading *r, const char *key, const List *l, double speed
             w++;
         if (w == OPKINDS)
             check_add(&r->list, at, "%s: '%.40s' is no operation of kernels/device.h", key, l->v[i]);
-        else if (*end || !(x > 0))
+        else if (*end || !(x > 0) || !isfinite(x))
             check_add(&r->list, at, "%s: %s has the speed '%.40s'; expected a number above 0", key, l->v[i],
                       l->v[i + 1]);
         else
@@ -187,7 +190,7 @@ static void resolve(Reading *r)
 {
     Machine *m = r->m;
     for (int i = 0; i < FIELDS; i++)
-        if (option_required(&fields[i]) && !r->seen[i] && option_absent(&fields[i], m))
+        if (option_required(&fields[i]) && !r->part && !r->seen[i] && option_absent(&fields[i], m))
             check_add(&r->list, (Place){1, 1, -1}, "%s: missing in section '%s'; expected %s", fields[i].key,
                       fields[i].section, legal_text(&fields[i]));
     if (r->list.n)
@@ -259,9 +262,10 @@ static void load(Machine *m, const char *path, int depth)
             "%s; change: --machine NAME with configs/machines/NAME.yaml, or the path of a .yaml file", why);
     m->like = NULL;
     parse(&r, text, (size_t)size);
-    if (m->like && depth > 4)
+    if (m->like && depth > 4) {
         check_add(&r.list, r.at[field_find("like")], "like: descriptions refer to each other in a circle");
-    if (m->like && !r.list.n) {
+        r.part = 1;
+    } else if (m->like) {
         Machine *base = machine_blank();
         const char *slash = strrchr(path, '/');
         const char *beside = textf("%.*s%s.yaml", slash ? (int)(slash + 1 - path) : 0, path, m->like);

@@ -139,6 +139,28 @@ for two in '--explain --calibrate' '--explain --search lists' '--search lists --
     # shellcheck disable=SC2086
     refused 'one of --explain, --search and --calibrate' "$work/tiny.yaml" $two --machine "$work/new.yaml"
 done
+# each mistake in the description of a machine is one, where all that is right comes from another description
+mistaken() { # DEVICE WORDS [LIKE]
+    printf 'machine: {name: for a test, like: %s}\ndevice: {%s}\n' "${3:-a100-80gb}" "$1" > "$work/odd.yaml"
+    "$TRAIN" plan "$work/tiny.yaml" --machine "$work/odd.yaml" > "$work/out" 2> "$work/err" && rc=0 || rc=$?
+    [ $rc = 2 ] && grep -q "odd.yaml:[12]:[0-9]*: $2" "$work/err" && grep -q '^error.machine. 1 problem in .*; change: ' "$work/err" ||
+        fail "a machine with $1: $rc, $(tail -n 2 "$work/err")"
+}
+mistaken 'matmul_tflop: 9' "unknown key 'matmul_tflop'; did you mean 'matmul_tflops'"
+mistaken 'matmul_tflops: 0' 'matmul_tflops: 0 is not in'
+mistaken 'matmul_tflops: 1, matmul_tflops: 2' 'matmul_tflops: duplicate; first at line 2'
+mistaken '[watts]: 9' 'expected a key'
+mistaken 'link_gbps: 9' "link_gbps: belongs to section 'node', not 'device'"
+mistaken 'matmul_efficiency: [1e9]' 'matmul_efficiency: 1 numbers; expected pairs'
+mistaken 'matmul_efficiency: [[1e9, 0.5]]' 'matmul_efficiency: element 1: .* got a list'
+mistaken 'matmul_efficiency: [1e9, 0.5, 1e8, 0.6]' 'matmul_efficiency: 1e+08 after 1e+09; sizes go upward'
+mistaken 'memory_efficiency: [1e9, 2.5]' 'memory_efficiency: 2.5 is no share of a peak'
+mistaken 'op_speed: [norms, 2]' "op_speed: 'norms' is no operation"
+mistaken 'op_speed: [norm_fwd, 0]' "op_speed: norm_fwd has the speed '0'; expected a number above 0"
+mistaken 'op_speed: [norm_fwd, inf]' "op_speed: norm_fwd has the speed 'inf'; expected a number above 0"
+mistaken 'op_speed_shared: [norm_fwd]' 'op_speed_shared: 1 values; expected pairs'
+mistaken 'watts: 9' 'like: descriptions refer to each other in a circle' odd
+mistaken 'watts: [' 'not YAML'
 "$TRAIN" plan "$work/tiny.yaml" --calibrate --machine "$work/nowhere/new.yaml" > "$work/out" 2> "$work/err" && rc=0 || rc=$?
 [ $rc = 5 ] && [ "$(grep -c '^error\[' "$work/err")" = 1 ] && [ "$(wc -l < "$work/err")" = 1 ] || fail "--calibrate into no folder: $rc"
 "$TRAIN" plan "$work/tiny.yaml" --search "$work/nowhere/lists" --machine none > "$work/out" 2> "$work/err" && rc=0 || rc=$?
