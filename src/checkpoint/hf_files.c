@@ -16,7 +16,10 @@ json_t *hf_read_json(int dir, const char *name, char why[WHY])
     json_t *j = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &error);
     free(text);
     if (!json_is_object(j)) {
-        file_why(why, "%s is not a JSON object: %.200s at line %d", name, j ? "" : error.text, error.line);
+        if (j)
+            file_why(why, "%s is not a JSON object", name);
+        else
+            file_why(why, "%s is not a JSON object: %.200s at line %d", name, error.text, error.line);
         json_decref(j);
         return NULL;
     }

@@ -66,8 +66,9 @@ static char *variant(const char *family, const char *edit)
 }
 
 /* A change of model.safetensors. from: becomes `to` at the start of every name. drop: a tensor left out.
- * twice: a tensor that is written again under the name `again`, with one bit flipped where `flip` is set. */
-typedef struct { const char *from, *to, *drop, *twice, *again; int type, flip; } Edit;
+ * twice: a tensor that is written again under the name `again`, with one bit flipped where `flip` is set.
+ * half: a tensor of F32 that is written as BF16. */
+typedef struct { const char *from, *to, *drop, *twice, *again, *half; int flip; } Edit;
 
 static void rewrite(const char *dir, const Edit *edit)
 {
@@ -86,6 +87,8 @@ static void rewrite(const char *dir, const Edit *edit)
         t[n] = f.tensor[i];
         if (edit->from && !strncmp(name, edit->from, len))
             t[n].name = keep(xasprintf("%s%s", edit->to, name + len));
+        if (edit->half && !strcmp(name, edit->half))
+            t[n].type = BF16;
         source[n++] = &f.tensor[i];
         if (edit->twice && !strcmp(name, edit->twice)) {
             t[n] = f.tensor[i];
@@ -98,7 +101,7 @@ static void rewrite(const char *dir, const Edit *edit)
         char *data = xcalloc(1, (size_t)source[i]->bytes + 1);
         CHECK(st_read(&f, source[i], 0, data, source[i]->bytes, why), "%s", why);
         data[0] = (char)(data[0] ^ (edit->flip && edit->again && !strcmp(t[i].name, edit->again)));
-        CHECK(st_put(&w, i, 0, data, source[i]->bytes, why), "%s", why);
+        CHECK(st_put(&w, i, 0, data, w.tensor[i].bytes, why), "%s", why);
         free(data);
     }
     CHECK(st_finish(&w, why), "%s", why);
@@ -504,12 +507,25 @@ static void refusals(void)
     dir = variant("mistral", "{}");
     shell("sed -i 's,: \"model-00002,: \"../model-00002,' %s/model.safetensors.index.json", dir);
     REFUSED(dir, "is not a plain name");
+    dir = variant("llama", "{}");
+    rewrite(dir, &(Edit){.half = "model.layers.0.self_attn.k_proj.weight"});
+    REFUSED(dir, "tensors model.layers.0.self_attn.q_proj.weight and model.layers.0.self_attn.k_proj.weight "
+            "have different types");
+    dir = variant("llama", "{}");
+    shell("LC_ALL=C sed -i 's/\\(q_proj.weight\":{\"dtype\":\"\\)F/\\1I/' %s/model.safetensors", dir);
+    REFUSED(dir, "q_proj.weight has type I32, not F64, F32, BF16 or F16");
+    dir = variant("mistral", "{}");
+    shell("echo '{\"weights\": {}}' > %s/model.safetensors.index.json", dir);
+    REFUSED(dir, "model.safetensors.index.json has no weight_map");
+    shell("sed 's,lm_head.weight,lm_head.scale,' tests/golden/mistral/model.safetensors.index.json > "
+          "%s/model.safetensors.index.json", dir);
+    REFUSED(dir, "tensor lm_head.scale is not in model-0000", "where model.safetensors.index.json says");
     dir = variant("mistral", "{}");        /* transformers saved there twice, and loads the one file */
     shell("cp tests/golden/llama/model.safetensors %s", dir);
     REFUSED(dir, "holds model.safetensors beside model.safetensors.index.json, which names other files");
     dir = variant("llama", "{}");
     shell("echo '[]' > %s/config.json", dir);
-    REFUSED(dir, "config.json is not a JSON object");
+    REFUSED(dir, "config.json is not a JSON object; change");
     shell("rm %s/config.json", dir);
     REFUSED(dir, "cannot open config.json");
     REFUSED(folder, "config.json");
