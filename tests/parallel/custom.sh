@@ -76,6 +76,16 @@ refused "half.csv has 2 stages on each rank; leave it out" pipeline_model_parall
         pipeline_schedule_file="$work/half.csv" num_virtual_stages_per_pipeline_rank=1 global_batch_size=8
 refused "has 4 stages, but pipeline 4 x 2 virtual stages make 8" pipeline_model_parallel_size=4 \
         pipeline_schedule_file="$work/half.csv" pipeline_model_parallel_layout="'Ett|tt|tt|ttL'" global_batch_size=8
+# of the pipelines that bubble looks at, those that the file is not of are left out; nothing is left here
+for wrong in "bad.csv:1:57: 0W3 stands twice" "mixed.csv is for 8 microbatches"; do
+    m=8
+    [ "${wrong%%.csv*}" = bad ] || m=4
+    "$BUILD/train" bubble configs/demo.yaml --simulate --schedules custom --p 2 --m $m \
+        pipeline_schedule_file="$work/${wrong%%.csv*}.csv" > /dev/null 2> "$work/err"
+    code=$?
+    { [ $code = 2 ] && grep -q "^left out: custom, p 2, v 1, m $m: .*$wrong" "$work/err" &&
+        grep -q "^error.bubble. .*$wrong; change: " "$work/err"; } || { fail "bubble: exit $code, not: $wrong"; cat "$work/err"; }
+done
 
 # a rank whose stages are empty has no tensor to check against its replicas, but takes part in the check
 . tests/tiny.sh

@@ -194,6 +194,11 @@ sed -nE 's/^ *"loss": ([^,]*),$/\1/p' "$work/log" | awk '      # the batch, and 
     { sum += $1; most = $1 > most ? $1 : most }
     END { d = sum / 4 - whole; exit !(NR == 5 && d * d < 1e-20 && most > 1.3 * whole) }' ||
     bad "other microbatches"
+run 1 0 replay "$work/skip" --iteration "$at"                  # the same for people
+for line in "^$work/skip: spike at iteration $at, samples " '^now .*: the same bits$' '^whole batch  *loss ' '^it came again'; do
+    grep -q "$line" "$work/log" || bad "a replay without '$line'"
+done
+[ "$(grep -c '^microbatch [0-3] *loss .*most of it ' "$work/log")" = 4 ] || bad "other lines of microbatches"
 latin=$work/$(printf 'caf\351')          # JSON of a folder whose name is no UTF-8
 cp -r "$work/skip" "$latin"
 run 1 0 replay "$latin" --iteration "$at" --json
