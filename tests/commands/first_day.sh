@@ -206,6 +206,21 @@ says 2 'eval_iters' eval c.yaml load=off eval_iters=0
 grep -q '"command": ".*train c.yaml save=off eval_iters=0"' off/run.json || { echo "run.json lacks the command"; bad=$((bad + 1)); }
 grep -Eq '"corpus": "[0-9]+ tokens, 1 epoch"' off/run.json || { echo "run.json has no 1 epoch"; bad=$((bad + 1)); }
 says 0 ' parameters in 1 file, from ' export last -o exported
+says 0 'transformer.wte.weight +F32 +\[257, 32\]' inspect exported/model.safetensors
+mkdir last/checkpoints/iter_0000009.tmp
+says 0 'unfinished +iter_0000009.tmp' inspect last
+says 2 "there is no command and no file .nosuch." nosuch
+says 2 'one argument too many' inspect last exported
+says 2 '--names hff; change: --names hf' dump c.yaml -o dumped --names hff
+says 2 'cannot open the folder nowhere; change: give a run directory' flight nowhere
+says 2 'last holds no flight record' flight last
+says 2 'sweep --objective costs: expected tokens, cost or energy; change: --objective cost' sweep c.yaml --objective costs
+says 2 'sweep --world 2,2: expected numbers of ranks' sweep c.yaml --world 2,2
+says 2 'says no batch size' sweep c.yaml --world 2 --machine h100
+says 2 'no layout of 7 ranks is legal' sweep c.yaml --world 7 --machine h100 global_batch_size=4
+says 2 '--objective cost needs the price of an hour' sweep c.yaml --world 1 --machine h100 global_batch_size=2 \
+    --objective cost
+says 2 'calibrate writes what it measures to --machine FILE.yaml' plan c.yaml --calibrate --machine h100
 
 # a bubble of a schedule of batch sizes is that of its first step
 printf 'parallel: {pipeline_model_parallel_size: 2}\ntrain: {micro_batch_size: 2, step_batch_size_schedule: "0:12 1K:24"}\n' > b.yaml
