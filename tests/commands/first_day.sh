@@ -231,6 +231,13 @@ says 2 "step_batch_size_schedule's first batch of 13 is no number .*change: give
 says 2 "step_batch_size_schedule '3:x' is not THRESHOLD:BATCH.*change: give --m" bubble b.yaml --simulate step_batch_size_schedule=3:x
 says 2 'no number of microbatches; change: give --m' bubble b.yaml --simulate step_batch_size_schedule=null
 
+# a copy outside the tree has no scripts/launch: it starts its ranks by mpirun, also for root
+cp "$TRAIN" lonely
+tree=$TRAIN TRAIN=$PWD/lonely
+says 0 '^ *gpipe +2 +1 +4 ' bubble b.yaml --real --schedules gpipe --m 4 --steps 2 num_layers=2 hidden_size=32 \
+    num_attention_heads=2 seq_length=16 vocab_size=64 tokenizer_type=none params_dtype=fp32 lr=1e-3 threads=1
+TRAIN=$tree
+
 # a folder and load=DIR would be two models
 says 2 'folder .* and load=off .*; change: give one' eval off load=off
 says 2 'folder .* and load=off .*; change: give one' generate off --tokens 2 load=off
