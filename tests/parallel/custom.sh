@@ -98,4 +98,12 @@ for layout in 'Et||tL' 'Ett||L'; do
         pipeline_model_parallel_layout="'$layout'" > "$work/log" 2>&1 || { fail "$layout: $?"; cat "$work/log"; }
     [ "$(losses one)" = "$(losses "empty$layout")" ] || fail "$layout: other losses"
 done
+# layers that are shared out by what they take here: the same losses, and config.yaml has the stages
+TRAIN=$BUILD/train scripts/launch -n 3 "$work/tiny.yaml" save="$work/cost" pipeline_model_parallel_size=3 \
+    pipeline_balance=cost > "$work/log" 2>&1 || { fail "pipeline_balance cost: $?"; cat "$work/log"; }
+grep -qE '^pipeline_balance cost: embedding [0-9.e-]+ ms, a layer [0-9.e-]+, head [0-9.e-]+: E[t|*2]*L$' "$work/log" ||
+    fail "pipeline_balance cost says nothing"
+[ "$(losses one)" = "$(losses cost)" ] || fail "pipeline_balance cost: other losses"
+[ "$(sed -n "s/^ *pipeline_model_parallel_layout: '\(.*\)'/\1/p" "$work/cost/config.yaml")" = \
+    "$(sed -n 's/^pipeline_balance cost: .*: //p' "$work/log")" ] || fail "pipeline_balance cost: other stages are kept"
 exit $bad

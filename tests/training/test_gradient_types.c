@@ -4,6 +4,7 @@
  *          moment it is sent. From these numbers the rules of the two options are worked out here, with every
  *          rounding written down; the runs with main_grads_dtype bf16 and grad_reduce_in_bf16 have the same
  *          bits in every ZeRO stage, and with overlap
+ * zeros    of BF16 are counted
  * bytes    on the wire and in memory
  * trained  forty steps stay close to those of F32, and ZeRO 0 and 1, and 2 and 3, have the same bits
  *
@@ -131,6 +132,31 @@ static float expected(Mode mode, int stage, const float *part, const float *whol
     return rounded(local[0] + local[1]);
 }
 
+/* The zeros of a gradient in BF16 are counted, whatever their sign; the smallest number is none. Plants four
+ * numbers on each rank. */
+static void check_zeros_of_bf16(Run *r)
+{
+    static const uint16_t planted[] = {0, 0x8000, 1, 0x8001};
+    enum { N = sizeof planted / sizeof *planted };
+    Params *p = &r->params;
+    uint16_t *at = NULL;
+    double before = optimizer_zeros(&r->opt);
+    for (int i = 0, others = 0; i < p->nparam && !others; i++) {
+        const Param *t = &p->param[i];
+        int64_t from, to;
+        param_own(p, t, &from, &to);
+        to = to < t->counted ? to : t->counted;
+        at = to - from < N ? NULL : param_at(p, t, &p->data.grad, from);
+        for (int k = others = 0; at && k < N; k++)
+            others += (at[k] & 0x7fff) != 0;
+        others = others == N;
+    }
+    if (at)
+        memcpy(at, planted, sizeof planted);
+    double after = optimizer_zeros(&r->opt);
+    CHECK(at && after == before + 2 * world, "%s: %.0f zeros, %.0f before", current, after, before);
+}
+
 static void exact(Mode mode, int stage, const char *more, const float *part, const float *whole,
                   int64_t elems)
 {
@@ -162,6 +188,8 @@ static void exact(Mode mode, int stage, const char *more, const float *part, con
     }
     CHECK(!wrong && nonzero > 1500, "%s: %lld of %lld elements differ from the rule, %lld are not 0",
           current, (long long)wrong, (long long)seen, (long long)nonzero);
+    if (mode == KEPT)
+        check_zeros_of_bf16(&r);
     run_close(&r);
     layouts++;
 }

@@ -50,6 +50,9 @@ static void every_style(void)
     same("wsd cosine", lr_at(WSD("cosine"), 4 * 7, 0), 0.001 + 0.5 * (cos(M_PI / 4) + 1) * 0.009, 1e-15);
     same("wsd exponential", lr_at(WSD("exponential"), 4 * 7, 0), 0.001 + (2 * pow(0.5, 0.25) - 1) * 0.009,
          1e-15);
+    same("wsd in samples",
+         lr_at(WITH("train_iters=null", "train_samples=40", "lr_decay_style=WSD", "lr_wsd_decay_samples=16",
+                    "lr_wsd_decay_style=linear", "min_lr=0.001"), 28, 0), 0.001 + 0.75 * 0.009, 1e-15);
     same("wsd root", lr_at(WSD("minus_sqrt"), 4 * 7, 0), 0.001 + 0.5 * 0.009, 1e-15);
     same("scaled", lr_at(WITH("lr_decay_style=constant", "lr_scaling=linear", "lr_base_batch_size=16"), 0, 0),
          0.0025, 1e-15);
