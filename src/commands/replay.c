@@ -55,12 +55,13 @@ static char *newest_before(const char *dir, int64_t iteration)
     return found;
 }
 
-/* Whether the run began from another place than its own folder. */
-static int began_elsewhere(const char *load, const char *dir)
+/* Whether the run began from another place than its own folder. What is not there any more is another. */
+static int began_elsewhere(const Config *c, const char *dir)
 {
     struct stat a, b;
-    return load && strcmp(load, "latest") && !stat(load, &a) && !stat(dir, &b) &&
-           (a.st_dev != b.st_dev || a.st_ino != b.st_ino);
+    if (!c->load || !strcmp(c->load, "latest") || !strcmp(c->load, c->save))
+        return 0;
+    return stat(c->load, &a) || stat(dir, &b) || a.st_dev != b.st_dev || a.st_ino != b.st_ino;
 }
 
 /* Dies unless the kept step may begin at sample `starts`. Collective. */
@@ -78,7 +79,7 @@ static void go_there(Replay *p, Run *r, const Config *cfg)
     run_open(r, cfg, RUN_TRAIN, 0, NULL);
     if (p->from)
         free(run_load(r, p->from));
-    else if (began_elsewhere(cfg->load, p->dir))
+    else if (began_elsewhere(cfg, p->dir))
         free(run_load(r, cfg->load));
     int64_t left = run_iterations(r) - at->iteration, kept = p->kept.first + p->kept.samples;
     int64_t before = p->kept.iteration - 1 - at->iteration;
@@ -223,16 +224,16 @@ int command_replay(int argc, char **argv)
     if (access(path, R_OK))
         die(EXIT_CONFIG, "usage", "train replay: %s is no run directory: it has no config.yaml; "
             "change: give the directory that `save` names, or runs/NAME", p.dir);
-    a.v = xrealloc(a.v, (size_t)(a.n + 3) * sizeof *a.v);
-    a.v[a.n++] = "finetune=false";             /* a checkpoint of the run is its whole state */
+    a.v = xrealloc(a.v, (size_t)(a.n + 2) * sizeof *a.v);
     a.v[a.n++] = "memory_save_interval=null";  /* a replay keeps no copies, and needs no folder for them */
     a.v[a.n] = NULL;
-    const Config *cfg = start_config(path, &a, USE_TRAIN);
-    if (!kept_read(&p.kept, p.dir, isnan(iteration) ? -1 : (int64_t)iteration, cfg->seq_length, why))
+    Config cfg = *start_config(path, &a, USE_TRAIN);
+    if (!kept_read(&p.kept, p.dir, isnan(iteration) ? -1 : (int64_t)iteration, cfg.seq_length, why))
         die(EXIT_CONFIG, "replay", "%s; change: a run that has stopped at a number that is not finite, or "
             "that has met a spike under on_spike", why);
     p.from = newest_before(p.dir, p.kept.iteration);
-    go_there(&p, &r, cfg);
+    cfg.finetune = cfg.finetune && !p.from;    /* a checkpoint of the run is its whole state */
+    go_there(&p, &r, &cfg);
     p.whole = look(&r, p.kept.first, p.kept.samples);
     look_at_each(&p, &r);
     if (r.grid.rank == 0 && json)

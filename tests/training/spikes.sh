@@ -241,6 +241,17 @@ for n in 1 4; do
     said again false
 done
 
+# a fine-tuned run that stops before its first save: its replay begins with the weights that it began with, not
+# with the state of the run that they are from, and not without them
+cp -r "$work/skip/checkpoints/iter_0000010" "$work/begin"
+run 1 6 "$work/tiny.yaml" save="$work/nan-tuned" load="$work/begin" finetune=true optimizer=sgd lr=1000 clip_grad=0 \
+    params_dtype=fp32 on_spike=none save_interval=30
+run 1 0 replay "$work/nan-tuned" --json
+said again true bitwise true checkpoint null
+rm -r "$work/begin"
+run 1 4 replay "$work/nan-tuned"
+grep -q "error\[checkpoint-missing\] $work/begin " "$work/log" || bad "a replay without the weights of the run's beginning"
+
 # the keys that it names are those that this run may change
 run 1 6 "$work/tiny.yaml" save="$work/nan-samples" optimizer=sgd lr=1000 clip_grad=1e9 params_dtype=fp32 \
     on_spike=none train_iters=null train_samples=400
