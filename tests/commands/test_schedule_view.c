@@ -209,6 +209,25 @@ static void refusals(void)
     CHECK(!*contents("early.svg"), "--svg was written though --trace cannot be");
 }
 
+/* Messages: one time for all, or one for each virtual stage that sends. Four microbatches of 1F1B on two
+ * ranks wait twice for an activation of stage 0 and twice for a gradient of stage 1. */
+static void message_times(void)
+{
+    static const struct { const char *ms; double both; } want[] = {
+        {"0", 0}, {"'[0, 0]'", 0}, {"1", 2}, {"'[1, 1]'", 2}, {"'[1, 5]'", 6}, {"'[5, 1]'", 6}, {"5", 10}};
+    char options[256];
+    for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
+        snprintf(options, sizeof options, "pipeline_model_parallel_size=2 pipeline_schedule=1f1b "
+                 "micro_batch_size=1 global_batch_size=4 clock_forward_ms=1 clock_backward_input_ms=1 "
+                 "clock_backward_weight_ms=1 clock_p2p_ms=%s --json", want[i].ms);
+        CHECK(run(options) == 0, "%s: %s", options, contents("err"));
+        json_t *j = json_loads(contents("out"), JSON_REJECT_DUPLICATES, NULL);
+        double span = json_number_value(json_object_get(j, "makespan"));
+        CHECK(fabs(span - (15 + 2 * want[i].both)) < 1e-9, "clock_p2p_ms %s: %g", want[i].ms, span);
+        json_decref(j);
+    }
+}
+
 int main(void)
 {
     train = getenv("TRAIN") ? getenv("TRAIN") : "./train";
@@ -225,6 +244,7 @@ int main(void)
         if (fits(kind, 4, 8))
             files(kind, 4, 8);
     odd_times();
+    message_times();
     refusals();
     return test_end();
 }
