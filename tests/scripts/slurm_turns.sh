@@ -1,8 +1,8 @@
 #!/bin/bash
 # tests/scripts/slurm_turns.sh -- the arguments that the turns of a Slurm job give to srun, with stand-ins for
-# srun, scontrol and sinfo. `load` and `overwrite` are given until a turn has saved a checkpoint, even if that turn
-# was killed. With --restarts the policy of scripts/launch: a node on which ranks die twice, or that is down, is left
-# out, and a spare one takes its place.
+# srun, scontrol and sinfo. `load`, `overwrite` and `finetune` are given until a turn has saved a checkpoint, even if
+# that turn was killed. With --restarts the policy of scripts/launch: a node on which ranks die twice, or that is down,
+# is left out, and a spare one takes its place.
 here=$PWD work=${WORK:?} job=${SCRIPTS:-$PWD/scripts}/slurm.sbatch
 mkdir "$work/bin" && cd "$work" || exit 1
 export PATH="$work/bin:$PATH" SLURM_JOB_ID=7
@@ -23,13 +23,16 @@ turn 1 "" load=latest lr=1
 turn 1 "" load=start lr=1 load=start
 turn 1 "" "overwrite=true load=start" lr=1 overwrite=true load=start
 turn 75 "" load=start lr=1 load=start
-turn 75 "" load=latest lr=1 load=start
-turn 0 "" load=latest lr=1 load=start
+on="load=latest overwrite=false finetune=false"       # whatever the configuration says of the start
+turn 75 "" "$on" lr=1 load=start
+turn 0 "" "$on" lr=1 load=start
 turn 0 "" load=start lr=1 load=start
+turn 75 "" "load=start finetune=true" lr=1 load=start finetune=true
+turn 0 "" "$on" lr=1 load=start finetune=true
 # a node is lost after a checkpoint: the job is requeued and its script has not come to its end
 sed '/^echo "turn /,$d' "$job" > cut.sbatch
 CODE=1 SAYS=$saved bash cut.sbatch c.yaml lr=1 overwrite=true load=start > /dev/null
-turn 75 "$saved" load=latest lr=1 overwrite=true load=start
+turn 75 "$saved" "$on" lr=1 overwrite=true load=start
 # --restarts: start K ends as line K of `plan` says, "CODE ERROR-LINE"
 mkdir run
 printf '#!/bin/sh\n[ "$2" != hostnames ] || printf "n1\\nn2\\nn3\\n"\n' > bin/scontrol
