@@ -455,6 +455,8 @@ static const struct { const char *args; int world; const char *says;
     {"moe_layer_freq=[0, 0, 0]", 1, "moe_layer_freq: 3 numbers, but num_layers is 4"},
     {"moe_shared_expert_gate=true", 1,
      "moe_shared_expert_gate: true needs moe_shared_expert_intermediate_size, which is absent"},
+    {"moe_shared_expert_intermediate_size=32|add_bias_linear=true", 1,
+     "moe_shared_expert_intermediate_size: shared experts have no biases"},
     {"moe_shared_expert_intermediate_size=31|tensor_model_parallel_size=2|sequence_parallel=true", 2,
      "moe_shared_expert_intermediate_size: 31 is not a multiple of tensor_model_parallel_size 2"},
     {"moe_ffn_hidden_size=8388608|hidden_size=65536|num_attention_heads=128|num_layers=1000", 1,
