@@ -95,6 +95,8 @@ CASES = [
     ("thirteen-epochs", 37, 5, 90, 0, 3, (1, 0, 0), 0, 1380, 16, 0),
     ("long-documents-validation", 400, 0, 5000, 7, 4, (90, 9, 1), 1, 900, 96, 4294967295),
     ("200k-samples", 20000, 1, 1000, 5, 5, (969, 30, 1), 0, 190000, 76, 42),
+    ("two-documents", 2, 30, 60, 0, 6, (1, 0, 0), 0, 5, 8, 1),
+    ("130-documents", 130, 5, 90, 0, 7, (1, 0, 0), 0, 300, 16, 2),
 ]
 
 # fields: name, weights (None: by size), samples wanted, samples of each corpus (for weights None)
