@@ -159,7 +159,7 @@ static void test_goldens(void)
         else if (!strncmp(line, "blend", 5))
             test_blend_order(line);
     }
-    CHECK(lines == 13, "%d goldens", lines);
+    CHECK(lines == 15, "%d goldens", lines);
     free(line);
     if (f)
         fclose(f);
