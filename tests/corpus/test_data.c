@@ -97,6 +97,14 @@ static void test_order(const char *line)
         CHECK(golden_token(row, at) == text[i * (seq + 1) + seq / 2], "%s: dataset_where is wrong", name);
     }
     CHECK(fnv(text, 16 * (seq + 1)) == h[3], "%s: text of the samples differs", name);
+    int32_t *part = xcalloc((size_t)(seq + 1), 4);
+    for (int64_t from = 0; from < 4 * (seq + 1); from += 1 + seq / 7) {      /* as context ranks read */
+        int64_t left = seq + 1 - from % (seq + 1), n = left < 5 ? left : 5;
+        CHECK(blend_read(&b, k[from / (seq + 1)], from % (seq + 1), n, part, NULL, &why) &&
+                  !memcmp(part, text + from, 4 * (size_t)n),
+              "%s: tokens %ld to %ld of the samples, read alone, differ", name, from, from + n);
+    }
+    free(part);
     free(text);
     free(length);
     free(prefix);
