@@ -403,6 +403,36 @@ static void odd_logits(Device *d)
     free(x);
 }
 
+/* A masked row has loss 0 and a gradient of zeros, whatever its logits and its label are. */
+static void masked_logits(Device *d)
+{
+    enum { C = 5000 };
+    static float x[2 * C], dx[2 * C];
+    float stats[6], loss[2] = {NAN, NAN};
+    const float mask[] = {0, 0};
+    const int32_t label[] = {-100, C - 3};
+    int wrong = 0;
+    for (int i = 0; i < C; i++) {
+        x[i] = i % 1000 == 37 ? NAN : 1;
+        x[C + i] = i == C - 3 ? -INFINITY : 3e38f;
+    }
+    for (int part = 0; part < 2; part++) {
+        Mat xm = mat(x, 2, C, F32), dm = mat(dx, 2, C, F32);
+        Mat sm = mat(stats, 2, 3, F32), lm = mat(loss, 2, 1, F32);
+        memset(dx, 0xff, sizeof dx);
+        if (part) {
+            d->xent_stats(d, sm, xm, label, (RowMap){2, 0, 0}, 0, C);
+            d->xent_grad(d, lm, dm, xm, sm, label, mask, (RowMap){2, 0, 0}, 0, C, 1);
+        } else {
+            d->xent(d, lm, dm, xm, sm, label, mask, (RowMap){2, 0, 0}, C, 1);
+        }
+        for (int i = 0; i < 2 * C; i++)
+            wrong += dx[i] != 0;
+        CHECK(!wrong && loss[0] == 0 && loss[1] == 0, "%s: %d gradients are not 0, losses %g %g", d->isa,
+              wrong, loss[0], loss[1]);
+    }
+}
+
 int main(int argc, char **argv)
 {
     halves();
@@ -424,6 +454,7 @@ int main(int argc, char **argv)
                 column_sums(&two, 20001);
                 column_sums(&two, 140001);     /* more than two of the kernels' buffers of a row */
                 odd_logits(&one);
+                masked_logits(&one);
             }
             cpu_close(&one);
             cpu_close(&two);
