@@ -111,6 +111,22 @@ static void test_order(const char *line)
     blend_close(&b);
 }
 
+/* The text of sample k is that of sample nth[k] of its corpus. */
+static void check_blend_text(const Blend *b)
+{
+    for (int64_t k = 0; k < b->samples; k += 1 + b->samples / 50) {
+        int32_t text[5] = {0};
+        int64_t row, at;
+        char *why = NULL;
+        int set = -1, ok = blend_read(b, k, 0, 5, text, &set, &why);
+        dataset_where(&b->set[b->which[k]], b->nth[k], 0, &row, &at);
+        CHECK(ok && set == b->which[k], "sample %ld is of corpus %d, not %d", k, set, b->which[k]);
+        int64_t length = b->set[b->which[k]].window.tokens;     /* of the one document, again in each epoch */
+        for (int i = 0; i < 5; i++)
+            CHECK(text[i] == golden_token(0, (at + i) % length), "sample %ld: token %d is %d", k, i, text[i]);
+    }
+}
+
 static void test_blend_order(char *line)
 {
     char name[64], kind[16], *given = xcalloc(1, strlen(line));
@@ -128,7 +144,7 @@ static void test_blend_order(char *line)
     for (int i = 0; i < n; i++, word = strtok(NULL, ",")) {
         int32_t length = weighted ? 4001 : 4 * atoi(word) + 1;
         char *prefix = xasprintf("%s/blend%d", work, i);
-        put_pair(prefix, 1, &length, TOKEN_U16, NULL);
+        put_pair(prefix, 1, &length, TOKEN_U16, golden_token);
         if (weighted)
             path[2 * i] = word;
         path[weighted ? 2 * i + 1 : i] = prefix;
@@ -145,6 +161,7 @@ static void test_blend_order(char *line)
         for (int i = 0; i < n; i++)
             asked += weighted ? b.set[i].wanted : b.set[i].samples;
         CHECK(asked == built, "%s: %ld samples built, should be %ld", name, asked, built);
+        check_blend_text(&b);
         blend_close(&b);
     }
     for (int i = 0; i < n; i++)
