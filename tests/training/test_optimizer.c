@@ -38,6 +38,13 @@ static void every_style(void)
     same("past the decay", lr_at(WITH("min_lr=0.002", "lr_decay_iters=8"), 4 * 9, 0), 0.002, 0);
     same("root", lr_at(WITH("lr_decay_style=inverse-square-root", "lr_warmup_iters=2"), 4 * 8, 0), 0.01 * 0.5,
          1e-15);
+#define ROOT(...) WITH("lr_decay_style=inverse-square-root", __VA_ARGS__)
+    same("root before step 1", lr_at(ROOT("min_lr=0.001"), 0, 0), 0.01, 0);
+    same("root not below min_lr", lr_at(ROOT("min_lr=0.008", "lr_warmup_iters=2"), 4 * 8, 0), 0.008, 0);
+    same("root at the end", lr_at(ROOT("min_lr=0.001", "lr_warmup_iters=2", "lr_decay_iters=8"), 4 * 8, 0),
+         0.005, 1e-15);
+    same("moved", lr_at(WITH("min_lr=0.002", "lr_decay_iters=8"), 4 * 9, -4 * 3), 0.002 + 0.25 * 0.008,
+         1e-15);
     same("warm-up from", lr_at(WITH("lr_warmup_iters=4", "lr_warmup_init=0.002"), 4, 0), 0.002 + 0.25 * 0.008,
          1e-15);
     same("share", lr_at(WITH("lr_warmup_fraction=0.25"), 4, 0), 0.01 / 2.5, 1e-15);
@@ -70,6 +77,10 @@ static void batch_schedule(void)
           (long long)config_batch_at(c, 0), (long long)config_batch_at(c, 8));
     same("samples after 6 steps", (double)config_samples_after(c, 6), 4 * 2 + 2 * 4, 0);
     same("half of them", lr_at(c, 8, 0), 0.005, 1e-15);
+    /* a schedule that stands still moves with no batch: the scale follows the samples that were consumed */
+    c = WITH("global_batch_size=null", "step_batch_size_schedule='0:2 64:4'", "micro_batch_size=2",
+             "lr_decay_style=constant", "lr_scaling=linear", "lr_base_batch_size=4");
+    same("scaled by a batch of 4", lr_at(c, 8, -8), 0.01, 1e-15);
 }
 
 static void scale_of_fp16(void)
@@ -88,6 +99,13 @@ static void scale_of_fp16(void)
     loss_scale_update(&s, c, 1);
     loss_scale_update(&s, c, 1);
     CHECK(s.scale == 4 && !loss_scale_update(&s, c, 1), "no stop at the smallest scale");
+    c = WITH("params_dtype=fp16", "loss_scale=8");
+    loss_scale_open(&s, c);
+    int goes_on = 1;
+    for (int i = 1; i < 2 * OVERFLOWS_MOST; i++)       /* one step between them does not overflow */
+        goes_on &= loss_scale_update(&s, c, i != OVERFLOWS_MOST);
+    CHECK(goes_on && s.scale == 8, "a fixed scale of %g ends the run", s.scale);
+    CHECK(!loss_scale_update(&s, c, 1), "no stop after %d overflows in a row", OVERFLOWS_MOST);
 }
 
 /* A random double >= 0 of any size, zeros and subnormals included. */
