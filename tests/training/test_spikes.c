@@ -203,6 +203,52 @@ static void limits_of_history(void)
     spikes_close(&loaded);
 }
 
+/* Judges a step by its limits; returns whether it is a spike. */
+static int judged(Spikes *s, const Config *c, int64_t iteration, double loss, double norm)
+{
+    spikes_see(s, c, &(Spike){.iteration = iteration, .loss = loss, .norm = norm, .first = 2 * iteration,
+                              .samples = 2, .limits = spikes_limits(s, c, iteration)});
+    return s->now.iteration == iteration;
+}
+
+/* Where all steps are equal the limits are 6 % above them; the loss alone makes a spike, and the norm alone.
+ * A new level that lasts ends a run, or is learnt with `warn`. */
+static void limits_of_levels(void)
+{
+    Config c = {.on_spike = ON_SPIKE_SKIP, .spike_window = 4, .spike_sigma = 6}, narrow = c;
+    Spikes s, loaded;
+    int i = 1, found = 0, stays = 0;
+    spikes_open(&s, &c);
+    for (; i <= 8; i++)
+        found += judged(&s, &c, i, 4, 8);
+    Limits l = spikes_limits(&s, &c, i);
+    CHECK(!found && fabs(l.loss - 4.24) < 1e-12 && fabs(l.norm - 8.48) < 1e-12,
+          "%d spikes, limits %.17g %.17g", found, l.loss, l.norm);
+    CHECK(!judged(&s, &c, 9, 4.2, 8.4) && judged(&s, &c, 10, 4.3, 8) && judged(&s, &c, 11, 4, 8.5),
+          "the limits of one of the two");
+    CHECK(!spikes_stay(&s, &c) && judged(&s, &c, 12, 8, 16) && !spikes_stay(&s, &c) &&
+              judged(&s, &c, 13, 8, 16) && spikes_stay(&s, &c), "%ld spikes in a row", s.in_a_row);
+    narrow.spike_window = 2;
+    spikes_open(&loaded, &narrow);
+    json_t *state = spikes_state(&s), *good = json_object_get(state, "good");
+    CHECK(spikes_load(&loaded, &narrow, state, 13) && loaded.n == 3 && loaded.in_a_row == 4 &&
+              loaded.good[2].iteration == 9, "%ld good steps of a wider window", loaded.n);
+    json_array_append(good, json_array_get(good, 0));
+    CHECK(!spikes_load(&loaded, &narrow, state, 13), "good steps in another order are taken");
+    json_decref(state);
+    spikes_close(&loaded);
+    spikes_close(&s);
+    c.on_spike = ON_SPIKE_WARN;
+    spikes_open(&s, &c);
+    for (i = 1, found = 0; i <= 40; i++) {
+        found += judged(&s, &c, i, i < 10 ? 4 : 8, 8);
+        stays |= spikes_stay(&s, &c);
+    }
+    l = spikes_limits(&s, &c, i);
+    CHECK(!stays && found >= 4 && found < 12 && l.loss > 8, "warn: %d spikes, limit %g", found, l.loss);
+    spikes_close(&s);
+}
+
 /* Checks that two runs have ended alike. */
 static void same_end(const char *what, const End *a, const End *b)
 {
@@ -264,6 +310,7 @@ int main(int argc, char **argv)
     double start = now();
     layouts_open();
     limits_of_history();
+    limits_of_levels();
     text_source = text_with_jumps;
     CHECK(argc > 1, "usage: FOLDER [KEY=VALUE ...]");
     keys = argv + 2;
