@@ -51,7 +51,8 @@ static uint64_t fnv(const void *p, int64_t n) { return hash64(p, (size_t)n, HASH
 
 /* ---- order ---- */
 
-static void test_order(const char *line)
+/* Returns what tells the order's passes from others. */
+static uint64_t test_order(const char *line)
 {
     char name[64], split[64], *why = NULL;
     int64_t n, low, high, empty, wanted, seq, epochs, documents, samples, first[8];
@@ -76,7 +77,7 @@ static void test_order(const char *line)
     int ok = blend_open(&b, 1, &path, split, which, wanted, seq, seed, &sharers_none, &why);
     CHECK(ok, "%s: %s", name, why);
     if (!ok)
-        return;
+        return 0;
     const Dataset *d = &b.set[0];
     CHECK(d->epochs == epochs && d->separate == separate && d->documents == documents &&
               d->samples == samples,
@@ -108,7 +109,9 @@ static void test_order(const char *line)
     free(text);
     free(length);
     free(prefix);
+    uint64_t passes = blend_passes(&b);
     blend_close(&b);
+    return passes;
 }
 
 /* The text of sample k is that of sample nth[k] of its corpus. */
@@ -177,12 +180,15 @@ static void test_goldens(void)
     char *line = NULL;
     size_t room = 0;
     int lines = 0;
+    uint64_t passes[2] = {0};
     while (f && getline(&line, &room, f) > 0) {
         lines += *line != '#';
         if (!strncmp(line, "order", 5))
-            test_order(line);
+            passes[!strncmp(line, "order last-epoch-just-apart", 27)] = test_order(line);
         else if (!strncmp(line, "blend", 5))
             test_blend_order(line);
+        CHECK(strncmp(line, "order last-epoch-just-within", 28) || passes[0] != passes[1],
+              "a last epoch that is shuffled apart makes no other passes");
     }
     CHECK(lines == 15, "%d goldens", lines);
     free(line);
@@ -561,6 +567,28 @@ static void test_packing(void)
     free(prefix);
 }
 
+/* More than an index can number is refused: sequences, samples, and tokens beyond 64 bits. */
+static void test_limits(void)
+{
+    static const struct { int64_t wanted, seq; } most[] = {
+        {(int64_t)3 << 30, 4000}, {(int64_t)1 << 32, 1}, {INT64_MAX / 2, 4}, {INT64_MAX, 4000}};
+    int32_t length = 4001;
+    char *prefix = in_work("limits"), *why = NULL;
+    const char *path[] = {prefix, prefix};
+    put_pair(prefix, 1, &length, TOKEN_U16, golden_token);
+    for (size_t i = 0; i < sizeof most / sizeof *most; i++) {
+        Blend b;
+        int ok = blend_open(&b, 1, path, "1", 0, most[i].wanted, most[i].seq, 1, &sharers_none, &why);
+        CHECK(!ok && strstr(why, "more than the index can number"), "%ld samples of %ld tokens: %s",
+              most[i].wanted, most[i].seq, ok ? "taken" : why);
+    }
+    Blend all;
+    CHECK(blend_open(&all, 2, path, "1", 0, -1, 4, 1, &sharers_none, &why) && all.samples == 2000,
+          "two corpora, each once: %ld samples", all.samples);
+    blend_close(&all);
+    free(prefix);
+}
+
 /* ---- the loader ---- */
 
 static int64_t text_token(int64_t row, int64_t at) { return at % 37 == 36 ? 256 : (row * 31 + at * 7) % 256; }
@@ -708,6 +736,12 @@ static void test_loader_faults(void)
               h.harm, said);
     }
     put_pair(prefix, 40, length, TOKEN_U16, text_token);
+    char *first = in_work("first");        /* the second of two corpora is written to */
+    const char *two[] = {"1", first, "1", prefix};
+    put_pair(first, 40, length, TOKEN_U16, text_token);
+    CHECK(child(harm_and_read, &(Harm){config(two, 4), bin, 3}, EXIT_DATA, "fault.bin"), "%s", said);
+    free(first);
+    put_pair(prefix, 40, length, TOKEN_U16, text_token);
     CHECK(child(open_only, &h, 0, ""), "sound: %s", said);
     h.cfg.max_epochs = 1;   /* 2000 tokens, 1601 wanted */
     CHECK(child(open_only, &h, 0, ""), "one epoch is enough: %s", said);
@@ -755,17 +789,18 @@ static void read_one(void *arg)
     loader_get(l, h->harm, 1);
 }
 
-static void test_large(void)
+static void large(int type, int32_t each, int64_t bad)
 {
-    int32_t length[3] = {300 << 20, 300 << 20, 7};
+    int32_t length[3] = {each, each, 7};
     char *prefix = in_work("large"), *bin = in_work("large.bin");
     const char *path = prefix;
+    int width = type == TOKEN_U16 ? 2 : 4;
     Harm h = {.cfg = config(&path, 1)};
     h.cfg.seq_length = 1 << 20;
-    put_pair(prefix, 3, length, TOKEN_U16, NULL);   /* 1.2 GB of zeros that take no room */
+    put_pair(prefix, 3, length, type, NULL);   /* 1.2 GB of zeros that take no room */
     int fd = open(bin, O_WRONLY);
-    uint16_t bad = 257;
-    CHECK(pwrite(fd, &bad, 2, 2 * (300 << 20)) == 2, "set up");   /* first token of document 1 */
+    /* token 0 of document 1 */
+    CHECK(pwrite(fd, &bad, (size_t)width, (off_t)width * each) == width, "set up");
     close(fd);
     Blend b;
     char *why = NULL;
@@ -784,6 +819,12 @@ static void test_large(void)
     unlink(bin);
     free(bin);
     free(prefix);
+}
+
+static void test_large(void)
+{
+    large(TOKEN_U16, 300 << 20, 257);
+    large(TOKEN_I32, 150 << 20, -1);
 }
 
 /* Samples from 2^31 on, whose entries lie behind 2^32 numbers: pages of the index that nobody touches take no
@@ -855,6 +896,7 @@ int main(void)
     test_paths();
     test_packing();
     test_loader();
+    test_limits();
     test_loader_faults();
     test_large();
     return test_end();
