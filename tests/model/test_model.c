@@ -227,6 +227,25 @@ static void close_to(int family, const char *const *one, const char *const *othe
     free(b.grad);
 }
 
+/* The sum of losses of an evaluation. */
+static double evaluated(int family, const char *const *more)
+{
+    Run r;
+    open_run(&r, config(families[family], more));
+    model_clear(&r.model);
+    step_forward(&r, &r.plan.lists[0].forward, r.cfg->micro_batch_size, r.cfg->seq_length, 1);
+    double sum = r.model.sums[0];
+    run_close(&r);
+    return sum;
+}
+
+/* An evaluation has the bits of a model without dropout and jitter. */
+static void evaluates_without_noise(int family, const char *const *with, const char *const *without)
+{
+    double a = evaluated(family, with), b = evaluated(family, without);
+    CHECK(a == b && a > 0, "family %d %s: losses %.17g, without %.17g", family, with[0], a, b);
+}
+
 /* Sums of the residual stream are counted. fused: those in add_norm_fwd, together with the next norm.
  * alone: those in dropout_fwd. */
 static Device own;
@@ -369,6 +388,9 @@ int main(void)
         cache_agrees(i, "seq_length=7");
         cache_agrees(i, "seq_length=5");
     }
+    evaluates_without_noise(1, WITH("hidden_dropout=0.3"), WITH("hidden_dropout=0"));
+    evaluates_without_noise(1, WITH("attention_dropout=0.3"), WITH("attention_dropout=0"));
+    evaluates_without_noise(6, WITH("moe_input_jitter_eps=0.4"), WITH("moe_input_jitter_eps=null"));
     documents_apart(4);
     activation_not_kept(0);
     activation_not_kept(1);
