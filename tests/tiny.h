@@ -56,7 +56,8 @@ static inline void add(Model *m, int t, int64_t row0, int64_t col0, int64_t rows
  *   layout 0   whole tensors
  *   layout 1   tensors of several columns in three segments of rows
  *   layout 2   the rank's share of the rows
- *   layout 3   the rank's share of the columns, rows wider apart than they are long; vectors as in 2 */
+ *   layout 3   the rank's share of the columns, rows wider apart than they are long; vectors as in 2
+ *   layout 4   tensors of several columns in halves of two rows, as shards are cut, and the other rows */
 static inline void make(Model *m, int layout, int rank, int size)
 {
     memset(m, 0, sizeof *m);
@@ -73,6 +74,10 @@ static inline void make(Model *m, int layout, int rank, int size)
         } else if (layout == 3) {
             int64_t a = C * rank / size, b = C * (rank + 1) / size;
             add(m, t, 0, a, R, b - a, b - a + 1);
+        } else if (layout == 4 && C > 1) {
+            for (int i = 0; i < 4; i++)
+                add(m, t, i / 2, i % 2 * (C / 2), 1, C / 2, C / 2);
+            add(m, t, 2, 0, R - 2, C, C);
         } else {
             add(m, t, 0, 0, R, C, C);
         }

@@ -414,6 +414,22 @@ static void save_damaged(char *dir, int async)
 static void save_damaged_sync(void *dir) { save_damaged(dir, 0); }
 static void save_damaged_async(void *dir) { save_damaged(dir, 1); }
 
+/* Saves 1 and 3 fail, and save 2 between them does not. */
+static void save_between(void *dir)
+{
+    back_open(dir, 0, 0);
+    fail_with = ENOSPC;
+    for (int64_t it = 1; it <= 3; it++) {
+        fail_after = it == 2 ? -1 : 3;
+        back_save(it);
+        if (saver_wait(back.s) != (it == 1 ? -1 : 2) || !saver_lost(back.s) != (it == 2))
+            _exit(97);
+    }
+    fail_after = -1;
+    back_close();
+    _exit(0);                       /* max_failed_saves, 2, counts failures in a row */
+}
+
 static int is_there(const char *dir, int it)
 {
     char *path = xasprintf("%s/checkpoints/iter_%07d/manifest.json", dir, it);
@@ -451,8 +467,12 @@ static void deleted_late(void)
     back_save(5);
     saver_wait(back.s);
     CHECK(is_there(dir, 2) && is_there(dir, 4), "nothing is deleted while none is known to be good");
-    saver_loaded(back.s, 4, 1);
+    saver_loaded(back.s, 4, 0);
     back_save(6);
+    saver_wait(back.s);
+    CHECK(is_there(dir, 2) && is_there(dir, 5), "the loaded one has not been verified");
+    saver_loaded(back.s, 4, 1);
+    back_save(7);
     saver_wait(back.s);
     CHECK(!is_there(dir, 2) && is_there(dir, 4) && !is_there(dir, 5), "the loaded one is good");
     back_close();
@@ -488,6 +508,7 @@ static void read_back(void)
         shell("[ \"$(ls %s/checkpoints | tr '\\n' ' ')\" = 'iter_0000002 iter_0000002.damaged "
               "iter_0000003.damaged iter_0000004.damaged latest ' ]", dir);
     }
+    CHECK(child(save_between, path_of("between")) == 0, "two failures that are not in a row: %s", said);
     deleted_late();
     deleted_unread();
 }
@@ -548,7 +569,7 @@ static void faults(void)
         CHECK(rc == EXIT_RESOURCE, "exit %d: %s", rc, said);
         CHECK(strstr(said, "warning: saving iteration 2 failed") && strstr(said, "No space left") &&
                   strstr(said, "writing it again") && strstr(said, "the run goes on") &&
-                  strstr(said, "error[save]") && strstr(said, "are free; change:"),
+                  strstr(said, "error[save]") && strstr(said, "are free; change:") && lines(said) == 5,
               "%s", said);
         CHECK(load(dir, 0, 0, 1, &cfg) == 1, "the old one is whole");
         shell("[ \"$(ls %s/checkpoints | tr '\\n' ' ')\" = 'iter_0000001 latest ' ]", dir);
@@ -701,6 +722,7 @@ int main(int argc, char **argv)
     for (int layout = 2; layout <= 3; layout++)
         for (int async = 0; async < 2; async++)
             team(3, layout, async);
+    team(1, 4, 0);
     few_descriptors();
     CHECK(descriptors() == open_before, "%d descriptors, %d at the start", descriptors(), open_before);
     shell("rm -rf %s", folder);
