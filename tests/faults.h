@@ -25,6 +25,7 @@ static atomic_int held_reads;       /* not 0: pread waits */
 static atomic_int held_saves;       /* not 0: pwrite waits where it is for that iteration's save */
 static atomic_int full_memory;      /* bool: pwrite finds no room where it is for a copy in memory */
 static atomic_int flips;            /* so many writes after the start of a file write one bit wrong */
+static atomic_int sound;            /* so many such writes before those of flips are right */
 static int plain_names;             /* bool: renameat2 knows no flags, as on NFS and Lustre */
 static int slow_names;              /* ms that rename and unlink wait before they do it */
 static atomic_int slow_flush;       /* ms that the next fsync takes longer */
@@ -127,7 +128,7 @@ ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
         errno = EINTR;
         return -1;
     }
-    if (at > 0 && n && atomic_load(&flips) > 0) {
+    if (at > 0 && n && atomic_load(&flips) > 0 && atomic_fetch_sub(&sound, 1) <= 0) {
         char *copy = malloc(n);
         memcpy(copy, p, n);
         copy[n / 2] ^= 4;

@@ -438,6 +438,22 @@ static int is_there(const char *dir, int it)
     return there;
 }
 
+/* A wrong bit of any tensor, of the model and of the optimizer, is found. */
+static void read_whole(void)
+{
+    for (int t = 0; t < TENSORS; t++) {
+        char *dir = path_of("whole%d", t);
+        back_open(dir, 0, 1);
+        sound = t;
+        flips = 1;
+        back_save(1);
+        const char *damaged = path_of("whole%d/checkpoints/iter_0000001.damaged", t);
+        CHECK(saver_wait(back.s) == 1 && access(damaged, F_OK) == 0, "%s is not read back", tensors[t].name);
+        back_close();
+    }
+    sound = 0;
+}
+
 /* Older checkpoints go when a newer one is verified and not before; a hurry leaves it unverified. */
 static void deleted_late(void)
 {
@@ -509,6 +525,7 @@ static void read_back(void)
               "iter_0000003.damaged iter_0000004.damaged latest ' ]", dir);
     }
     CHECK(child(save_between, path_of("between")) == 0, "two failures that are not in a row: %s", said);
+    read_whole();
     deleted_late();
     deleted_unread();
 }
