@@ -99,6 +99,10 @@ static void scale_of_fp16(void)
     loss_scale_update(&s, c, 1);
     loss_scale_update(&s, c, 1);
     CHECK(s.scale == 4 && !loss_scale_update(&s, c, 1), "no stop at the smallest scale");
+    c = WITH("params_dtype=fp16", "initial_loss_scale=16", "hysteresis=1", "min_loss_scale=6");
+    loss_scale_open(&s, c);
+    CHECK(loss_scale_update(&s, c, 1) && loss_scale_update(&s, c, 1) && s.scale == 6, "scale %g, not 6",
+          s.scale);
     c = WITH("params_dtype=fp16", "loss_scale=8");
     loss_scale_open(&s, c);
     int goes_on = 1;

@@ -204,6 +204,22 @@ static void test_from_the_start(void)
     judge_close(&j.judge);
 }
 
+/* Ranks that share experts out have work of their own, and no peers: one that takes longer is no news. */
+static void test_without_peers(void)
+{
+    Job j;
+    job_make(&j, 4, 1, 0.1, 0.002);
+    judge_close(&j.judge);
+    for (int r = 0; r < 4; r++)
+        j.work[r] = -1;
+    judge_open(&j.judge, 4, 0.1, j.work);
+    j.usual[1][OWN_FORWARD] *= 1.2;
+    j.usual[1][OWN_BACKWARD] *= 1.2;
+    calm(&j, 20);
+    CHECK(j.found == 0, "%d alarms, rank %d, %d peers", j.found, j.rank, j.peers);
+    judge_close(&j.judge);
+}
+
 /* Phases without a usual length: they count by what they cost. */
 static void test_rare(void)
 {
@@ -340,6 +356,7 @@ int main(void)
     test_idle();
     test_threshold();
     test_from_the_start();
+    test_without_peers();
     test_rare();
     CHECK(in_some_try(shows_own), "waits or messages look like own time");
     CHECK(in_some_try(shows_idle), "sleep does not look idle, or computing does");
