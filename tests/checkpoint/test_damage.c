@@ -139,6 +139,8 @@ static void hostile(void)
         {"\"shape\":[12,10]", "\"shape\":[4611686018427387904,10]", "overflows"},
         {"\"shape\":[12,10]", "\"shape\":[12,10,1]", "dimensions"},
         {"\"rows\":12", "\"rows\":13", "does not lie in it"},
+        {"\"rows\":12", "\"rows\":0", "does not lie in it"},
+        {"\"iteration\":2", "\"iteration\":3", "of iteration 3, but its state is not"},
         {"\"row\":0", "\"row\":9223372036854775807", "does not lie in it"},
         {"\"row\":0", "\"row\":-1", "does not lie in it"},
         {"\"cols\":10,\"hash\":[\"", "\"cols\":10,\"hash\":[\"x", "malformed hash"},
