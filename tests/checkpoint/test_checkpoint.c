@@ -255,6 +255,21 @@ static void gone(void)
     source_close(&s);
 }
 
+/* Names of checkpoints have 7 to 18 digits, which fit 64 bits. */
+static void names(void)
+{
+    static const char *const none[] = {"iter_000001",  "iter_0000001.tmp", "iter_00000x1",
+                                       "item_0000001", "iter_",            "iter_-0000001",
+                                       "iter_9223372036854775808"};
+    int64_t it = -1;
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        CHECK(!source_iteration(none[i], &it) && it == -1, "%s is taken for iteration %lld", none[i],
+              (long long)it);
+    CHECK(source_iteration("iter_0000012", &it) && it == 12, "%lld", (long long)it);
+    CHECK(source_iteration("iter_999999999999999999", &it) && it == 999999999999999999, "%lld",
+          (long long)it);
+}
+
 /* ---- faults of the system */
 
 /* Two saves, each with every write after the third failing. */
@@ -732,6 +747,7 @@ int main(int argc, char **argv)
     retention();
     locked();
     gone();
+    names();
     predicted();
     touched();
     read_back();
