@@ -581,6 +581,7 @@ static void test_limits(void)
         int ok = blend_open(&b, 1, path, "1", 0, most[i].wanted, most[i].seq, 1, &sharers_none, &why);
         CHECK(!ok && strstr(why, "more than the index can number"), "%ld samples of %ld tokens: %s",
               most[i].wanted, most[i].seq, ok ? "taken" : why);
+        free(why);
     }
     Blend all;
     CHECK(blend_open(&all, 2, path, "1", 0, -1, 4, 1, &sharers_none, &why) && all.samples == 2000,
