@@ -272,9 +272,11 @@ static int move_shard(Fetch *f, int i, int holder, int to, char why[WHY])
     return ok;
 }
 
-/* Makes the folder for a copy that is not here. */
+/* Makes the folder for a copy that is not here, or not whole. */
 static int make_folder(Fetch *f, char why[WHY])
 {
+    if (f->fd >= 0)
+        close(f->fd);
     char *top = xasprintf("%s/checkpoints", memory_folder());
     int ok = memory_make(why) && file_make_dirs(top, why) && file_remove_dir(AT_FDCWD, f->tmp, why) &&
              (mkdir(f->tmp, 0700) == 0 || file_errno(why, "cannot make %s", f->tmp)) &&
