@@ -24,6 +24,8 @@ PYTHON  ?= python3
 ARCH    := $(firstword $(subst -, ,$(shell $(CC) -dumpmachine)))
 # a compiler for another kind of processor builds only the tests of operations, which need no library: op-tests
 CROSS   := $(filter-out $(shell uname -m),$(ARCH))
+# "1 4": clang; "__clang__ 12": gcc 12
+COMPILER := $(shell echo __clang__ __GNUC__ | $(CC) -E -P -x c - 2>/dev/null)
 
 # -Werror: continuous integration. A compiler that is newer than ours may warn of more, and still builds.
 STRICT  ?=
@@ -33,8 +35,11 @@ OPT     := -O2 -g1 -fsanitize=address,undefined,float-cast-overflow,fuzzer-no-li
            -fno-sanitize-recover=all
 # clang has other warnings
 STRICT  := -w
-else ifeq ($(shell echo __clang__ | $(CC) -E -P -x c - 2>/dev/null),1)
+else ifeq ($(firstword $(COMPILER)),1)
 $(error CC=$(CC) is clang, which lacks a builtin of gcc that the kernels use; change: make CC=gcc)
+else ifneq ($(filter 4 5 6 7 8 9 10,$(lastword $(COMPILER))),)
+$(error CC=$(CC) is gcc $(lastword $(COMPILER)), which does not know all instructions of the kernels (AMX); \
+  change: make CC=gcc-11, or a newer one (in RHEL 8: gcc-toolset))
 else ifeq ($(DEBUG),1)
 CPU     := build/debug
 OPT     := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer

@@ -115,6 +115,14 @@ if unshare -n true 2> /dev/null; then
         fail "no network: code $rc"
 fi
 
+# a compiler that the build cannot use is refused in one line
+for version in '1 4:is clang, .*; change: make CC=gcc' '__clang__ 10:is gcc 10, .*; change: make CC=gcc-11, '; do
+    printf '#!/bin/sh\ncase "$*" in -dumpmachine) uname -m ;; *) echo %s ;; esac\n' "${version%%:*}" > "$work/cc"
+    chmod +x "$work/cc"
+    make -n CC="$work/cc" train > "$work/log" 2>&1 && fail "${version%%:*}: built"
+    [ "$(wc -l < "$work/log")" = 1 ] && grep -q "${version#*:}" "$work/log" || fail "${version%%:*}: not the line"
+done
+
 # The parent of a process may have left SIGCHLD ignored, which hides the ends of jobs, and signals blocked
 env --ignore-signal=CHLD "$TRAIN" sweep "$work/tiny.yaml" --world 2 --measure 1 -o "$work/ignored" > "$work/log" 2>&1 &&
     grep -q ' a step, .* by the clock' "$work/log" || fail "SIGCHLD ignored: no layout is measured"
