@@ -6,6 +6,7 @@ cd "$(dirname "$0")/../.." || exit 2
 work=${WORK:-$(mktemp -d)}
 [ "${EMULATED:-build/emulated}" = build/emulated ] || { echo "scripts/gpu_pack takes build/emulated, not $EMULATED"; exit 77; }
 command -v orted > /dev/null || { echo "scripts/gpu_pack takes Open MPI 4.1, which is not here"; exit 77; }
+command -v xz > /dev/null || { echo "xz is missing"; exit 77; }
 EMULATED=1 PRESET=0 scripts/gpu_pack "$work/pack.tar.xz" > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 [ "$(stat -c %s "$work/pack.tar.xz")" -le $((16 << 20)) ] || { echo "larger than 16 MiB"; exit 1; }
 tar -C "$work" -xf "$work/pack.tar.xz" && cd "$work/gridiron-gpu" || exit 2
