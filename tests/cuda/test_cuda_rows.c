@@ -637,6 +637,68 @@ static void round_case(Device *gpu, Device *cpu)
     free(e);
 }
 
+/* ---- odd logits ---- */
+
+enum { ODD = 5 };
+
+/* The rows of odd_logits: logit c of row r of n. */
+static double odd_logit(int r, int64_t c, int64_t n)
+{
+    switch (r) {
+    case 0:  return c % 20 == 7 ? NAN : 1;
+    case 1:  return 1;
+    case 2:  return c == n - 3 ? -INFINITY : 3e38f;
+    case 3:  return c == n - 3 ? 0 : -INFINITY;
+    default: return c == 7 ? NAN : 1;
+    }
+}
+
+/* Masked rows, 0 and 2, have zeros for loss and gradient whatever their logits and labels are. Row 1, whose
+ * logits are equal, has the loss ln n. Row 3, all of whose logits but the label's are -infinity, has zeros.
+ * Row 4 has a NaN among its logits, and the loss NaN. Nothing is written behind a row.
+ *   n, ld  in  columns and leading dimension of logits and gradients
+ *   whole  in  bool: xent, else xent_stats and xent_grad */
+static void odd_logits(Device *d, int64_t n, int64_t ld, Dtype type, int whole)
+{
+    const size_t bytes = (size_t)(ODD * ld) * dtype_size(type);
+    const int32_t label[ODD] = {-100, 5, (int32_t)n - 3, (int32_t)n - 3, 3};
+    const RowMap rows = {ODD, 0, 0};
+    struct { float loss[ODD], stats[3 * ODD], mask[ODD]; int32_t label[ODD]; } host = {{0}, {0},
+        {0, 1, 0, 1, 1}, {0}}, *at = d->take(d, sizeof *at);
+    char *x = xcalloc(1, bytes), *logits = d->take(d, bytes), *gradient = d->take(d, bytes);
+    double wrong = 0, beyond = 0;
+    for (int64_t i = 0; i < ODD * ld; i++)
+        put(x, i, type, i % ld < n ? odd_logit((int)(i / ld), i % ld, n) : 2);
+    d->put(d, logits, x, bytes);
+    memset(x, 0xff, bytes);
+    d->put(d, gradient, x, bytes);
+    memcpy(host.label, label, sizeof label);
+    d->put(d, at, &host, sizeof host);
+    Mat xm = {logits, ODD, n, ld, type}, dm = {gradient, ODD, n, ld, type}, sm = mat(at->stats, ODD, 3, F32);
+    Mat lm = mat(at->loss, ODD, 1, F32);
+    if (whole) {
+        d->xent(d, lm, dm, xm, sm, at->label, at->mask, rows, n, 1);
+    } else {
+        d->xent_stats(d, sm, xm, at->label, rows, 0, n);
+        d->xent_grad(d, lm, dm, xm, sm, at->label, at->mask, rows, 0, n, 1);
+    }
+    d->get(d, &host, at, sizeof host);
+    d->get(d, x, gradient, bytes);
+    for (int64_t i = 0; i < ODD * ld; i++) {
+        int r = (int)(i / ld);
+        beyond += i % ld >= n && !isnan(get(x, i, type));
+        wrong += i % ld < n && (r == 0 || r == 2 || r == 3) && get(x, i, type) != 0;
+    }
+    const float *l = host.loss;
+    CHECK(l[0] == 0 && fabs(l[1] - log((double)n)) < 1e-5 && l[2] == 0 && l[3] == 0 && isnan(l[4]),
+          "odd logits of %d %s, whole %d: losses %g %g %g %g %g", (int)n, dtype_name(type), whole, l[0], l[1],
+          l[2], l[3], l[4]);
+    CHECK(wrong == 0 && beyond == 0, "odd logits of %d %s, whole %d: %g gradients are not 0, %g beyond a row",
+          (int)n, dtype_name(type), whole, wrong, beyond);
+    d->give(d, logits, bytes), d->give(d, gradient, bytes), d->give(d, at, sizeof *at);
+    free(x);
+}
+
 /* ---- main ---- */
 
 static void given(Given *g)
@@ -677,6 +739,8 @@ int main(int argc, char **argv)
         }
     if (!only || !strcmp(only, "sums"))
         round_case(&gpu, &cpu);
+    for (int i = 0; i < 12 && (!only || !strcmp(only, "xent")); i++)
+        odd_logits(&gpu, i % 3 ? 45 : 5000, i % 3 ? 47 + i % 3 : 5000, i / 3 % 2 ? BF16 : F32, i / 6);
     gpu.give(&gpu, on_gpu, sizeof *on_gpu);
     free(on_cpu);
     cpu_close(&cpu);
