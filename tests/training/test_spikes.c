@@ -81,6 +81,26 @@ static void save_here(Run *r)
           (long long)r->progress.iteration);
 }
 
+/* Rewinds. What the run has counted, and for how long its schedules stood still, stays as it was: the
+ * checkpoint's numbers are older ones. */
+static void rewind_to(Run *r, const char *path)
+{
+    RunProgress *p = &r->progress;
+    p->nans++;
+    p->unscheduled.iterations++;
+    p->batches.tokens++;
+    const RunProgress was = *p;
+    const int64_t row = ++r->spikes.in_a_row;
+    run_rewind(r, &(LoadFrom){.path = path});
+    CHECK(p->nans == was.nans && p->unscheduled.iterations == was.unscheduled.iterations &&
+          p->batches.tokens == was.batches.tokens && r->spikes.in_a_row == row,
+          "rewound: %lld NaNs and %lld, schedules still for %lld and %lld, tokens %lld and %lld, %lld spikes "
+          "in a row and %lld", (long long)p->nans, (long long)was.nans, (long long)p->unscheduled.iterations,
+          (long long)was.unscheduled.iterations, (long long)p->batches.tokens, (long long)was.batches.tokens,
+          (long long)r->spikes.in_a_row, (long long)row);
+    r->spikes.in_a_row--;
+}
+
 /* Collects steps as the training loop does. */
 static void settle(Run *r, int open, End *e, const char *dir)
 {
@@ -95,7 +115,7 @@ static void settle(Run *r, int open, End *e, const char *dir)
         if (r->cfg->on_spike != ON_SPIKE_REWIND)
             continue;
         snprintf(path, sizeof path, "%s/checkpoints/iter_%07ld", dir, newest);
-        run_rewind(r, &(LoadFrom){.path = path});
+        rewind_to(r, path);
     }
 }
 
