@@ -4,7 +4,8 @@
  * is compared bit for bit: initial values, dropout's masks, sums of squares, the verdict, trust. A case
  * is a row of `cases`.
  *
- *   test_cuda_rows [OP]     only this op; `sums`: the scalars */
+ *   test_cuda_rows [OP]     only this op; `sums`: the scalars; `beyond`: rows that no table has,
+ *                           scores that are NaN */
 #include "ops.h"
 
 enum { MATS = 8, TOKENS = 700, TABLE = 64, SAMPLES = 16 };
@@ -292,6 +293,8 @@ static const Case cases[] = {
     {"rope", rope_run, {{'x', 9, 4 * 128, 1}, {'I', TABLE, 128, 1}}, {.dim = 128, .inverse = 1}},
     {"rope", rope_run, {{'x', 70, 3 * 80, 1}, {'I', TABLE, 32, 1}}, {.dim = 80}},
     {"rope", rope_run, {{'x', 9, 2 * 20, 1}, {'I', TABLE, 10, 1}}, {.dim = 20, .inverse = 1}},
+    /* of 16 bits: half a head's turned columns are a piece, but the second head starts within one */
+    {"rope", rope_run, {{'x', 9, 2 * 20, 1}, {'I', TABLE, 16, 1}}, {.dim = 20}},
     {"embed_fwd", embed_run, {{'o', 90, 72}, {'i', 50, 72, 1}, {'i', TABLE, 72, 1}}},
     {"embed_fwd", embed_run, {{'o', 90, 37}, {'i', 20, 37, 1}, {'-'}}, {.v0 = 7}},
     {"embed_bwd", embed_bwd_run, {{'X', 50, 72, 1}, {'X', TABLE, 72, 1}, {'i', TOKENS, 72, 1}}, .loose = 8},
@@ -699,6 +702,86 @@ static void odd_logits(Device *d, int64_t n, int64_t ld, Dtype type, int whole)
     free(x);
 }
 
+/* ---- what no table has, and scores that are no numbers ---- */
+
+/* Rows 0, 2 and 3 of four name a row before the first one of a table, or the one behind its last: they are
+ * NaN. Row 1, which names the last one, is a number. All memory around the table is 1. */
+static void beyond_tables(Device *d)
+{
+    enum { N = 16, ROWS = 4, ALL = 3 * ROWS };
+    static const int32_t away[ROWS] = {-2, ROWS - 1, ROWS, -1};
+    const size_t bytes = ALL * N * sizeof(float);
+    float host[ALL * N];
+    char *memory = d->take(d, bytes), *y = d->take(d, bytes);
+    int32_t *index = d->take(d, sizeof away);
+    Mat table = mat_rows(mat(memory, ALL, N, F32), ROWS, ROWS), ym = mat(y, ROWS, N, F32);
+    d->put(d, index, away, sizeof away);
+    for (int rope = 0; rope < 2; rope++) {
+        int wrong = 0;
+        for (int i = 0; i < ALL * N; i++)
+            host[i] = 1;
+        d->put(d, memory, host, bytes);
+        d->put(d, y, host, bytes);
+        if (rope)
+            d->rope(d, ym, N, table, index, 0);
+        else
+            d->embed_fwd(d, ym, index, index, table, 0, table);
+        d->get(d, host, y, bytes);
+        for (int i = 0; i < ROWS * N; i++)
+            wrong += !isnan(host[i]) != (i / N == 1);
+        CHECK(!wrong, "rope %d: %d elements of rows that the table does not have are numbers, or others NaN",
+              rope, wrong);
+    }
+    d->give(d, memory, bytes), d->give(d, y, bytes), d->give(d, index, sizeof away);
+}
+
+/* Logits that are NaN are chosen last, and every choice is an expert: the run then ends with its own line,
+ * not with a memory fault. */
+static void nan_logits(Device *d, int groups)
+{
+    enum { ROWS = 3, E = 8, K = 4 };
+    struct {
+        float logits[ROWS * E], scores[ROWS * E], weight[ROWS * K];
+        int32_t choice[ROWS * K];
+    } host, *at = d->take(d, sizeof host);
+    int wrong = 0;
+    memset(&host, 0, sizeof host);
+    for (int i = 0; i < ROWS * E; i++)
+        host.logits[i] = i / E == 0 || (i / E == 1 && i % E == 2) ? NAN : (float)(i % E);
+    d->put(d, at, &host, sizeof host);
+    const Routing r = {.topk = K, .scale = 1, .groups = groups, .group_topk = groups ? 2 : 0};
+    d->route_fwd(d, at->choice, mat(at->weight, ROWS, K, F32), mat(at->scores, ROWS, E, F32),
+                 mat(at->logits, ROWS, E, F32), (Mat){0}, &r);
+    d->get(d, &host, at, sizeof host);
+    for (int i = 0; i < ROWS; i++) {
+        unsigned seen = 0;
+        for (int k = 0; k < K; k++) {
+            int32_t e = host.choice[i * K + k];
+            wrong += e < 0 || e >= E || seen >> e & 1;
+            seen |= e >= 0 && e < E ? 1u << e : 0;
+        }
+        wrong += i && seen != 0xf0;
+    }
+    CHECK(!wrong, "%d groups: %d of the choices are no experts, chosen twice, or NaN", groups, wrong);
+    d->give(d, at, sizeof host);
+}
+
+/* A sigmoid that underflows takes no part in the entropy of a router's scores, which is 0 where one expert
+ * has all of them. */
+static void no_entropy(Device *d)
+{
+    enum { E = 40 };
+    struct { float logits[E], stats[3]; } host, *at = d->take(d, sizeof host);
+    for (int i = 0; i < E; i++)
+        host.logits[i] = i == 33 ? 0 : -200;
+    d->put(d, at, &host, sizeof host);
+    d->route_stats(d, mat(at->stats, 3, 1, F32), mat(at->logits, 1, E, F32), (Mat){0},
+                   &(Routing){.topk = 1, .sigmoid = 1, .scale = 1});
+    d->get(d, &host, at, sizeof host);
+    CHECK(fabs(host.stats[2]) < 1e-6, "entropy %g of one expert's scores", host.stats[2]);
+    d->give(d, at, sizeof host);
+}
+
 /* ---- main ---- */
 
 static void given(Given *g)
@@ -741,6 +824,8 @@ int main(int argc, char **argv)
         round_case(&gpu, &cpu);
     for (int i = 0; i < 12 && (!only || !strcmp(only, "xent")); i++)
         odd_logits(&gpu, i % 3 ? 45 : 5000, i % 3 ? 47 + i % 3 : 5000, i / 3 % 2 ? BF16 : F32, i / 6);
+    if (!only || !strcmp(only, "beyond"))
+        beyond_tables(&gpu), nan_logits(&gpu, 0), nan_logits(&gpu, 4), no_entropy(&gpu), no_entropy(&cpu);
     gpu.give(&gpu, on_gpu, sizeof *on_gpu);
     free(on_cpu);
     cpu_close(&cpu);
