@@ -524,7 +524,7 @@ static void case_hash(Bench *b)
 
 static void case_verdict(Bench *b)
 {
-    double sums[2] = {(double)draw(b, 1, 900), (double)draw(b, 0, 9) * 10};
+    double sums[2] = {draw(b, 0, 4) ? (double)draw(b, 1, 900) : INFINITY, (double)draw(b, 0, 9) * 10};
     const double *s = raw(b, sums, sizeof sums);
     int64_t n = draw_size(b, 5000), bad = draw(b, 0, 4) == 0;
     double spread = bad && draw(b, 0, 1) ? INFINITY : 1;
@@ -535,7 +535,8 @@ static void case_verdict(Bench *b)
     Mat v = changed(b, 1, 5, F64, 0);                  /* copy of loss, tokens, gscale, norm, multiplier */
     loosen(b, 1e-7);
     Limits limits = {draw(b, 0, 2) ? INFINITY : 1, draw(b, 0, 2) ? INFINITY : 1, draw(b, 0, 1)};
-    Verdict *at = raw(b, &(Verdict){.go = draw(b, 0, 3) != 0}, sizeof(Verdict));
+    const Verdict before = {.go = draw(b, 0, 3) != 0, .stopped = !draw(b, 0, 3)};
+    Verdict *at = raw(b, &before, sizeof before);
     b->t[b->n - 1].role = IN;
     b->d->verdict(b->d, at, s, e, (double)draw(b, 1, 50), (double)draw(b, 1, 3), draw(b, 0, 1) ? 0.5 : 0,
                   (int)draw(b, 0, 1), limits);
