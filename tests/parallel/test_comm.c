@@ -330,6 +330,25 @@ static void float_bits(const Known *k)
         }
 }
 
+/* The largest and the least of what the ranks have is NaN where one of them has a NaN, whichever that is:
+ * element i is NaN on rank i alone, the last one on none. */
+static void nan_stays(Comm *c)
+{
+    for (int i = 0; i < 4; i++) {
+        Dtype t = i % 2 ? F32 : F64;
+        double x[65];
+        int wrong = 0, n = c->size;
+        BUG_ON(n > 64);
+        for (int k = 0; k <= n; k++)
+            put(x, k, t, k == c->rank ? NAN : 1 + c->rank);
+        c->wait(c, c->all_reduce(c, x, n + 1, t, i / 2 ? OP_MIN : OP_MAX));
+        for (int k = 0; k < n; k++)
+            wrong += !isnan(get(x, k, t));
+        CHECK(!wrong && get(x, n, t) == (i / 2 ? 1 : n), "rank %d: %s of %s: %d of %d NaN are lost, %g", rank,
+              i / 2 ? "minimum" : "maximum", dtype_name(t), wrong, n, get(x, n, t));
+    }
+}
+
 /* Sends as large as a pipeline's activations complete before the peer receives. */
 static void sends_do_not_wait(Comm *c)
 {
@@ -486,6 +505,7 @@ static void layouts(void)
                     for (int i = 1; i < n; i++)
                         each_operation(&k[i]);
                     large(&k[0]);
+                    nan_stays(k[0].c);
                     float_bits(&k[0]);
                     float_bits(&k[1]);
                     sends_do_not_wait(&g.axis[AXIS_PP]);
