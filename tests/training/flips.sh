@@ -29,6 +29,7 @@ trials $n 2 params_dtype=bf16
 trials $n 4 tensor_model_parallel_size=2 params_dtype=bf16
 trials $n 4 data_parallel_sharding_strategy=optim_grads_params num_distributed_optimizer_instances=2 tensor_model_parallel_size=1
 trials $n 4 pipeline_model_parallel_size=2 tensor_model_parallel_size=2 sequence_parallel=true
+trials 12 4 tensor_model_parallel_size=4 num_query_groups=2      # two ranks have the same keys and values
 if [ "${1:-}" ]; then
     trials $n 1
     trials $n 3 global_batch_size=6
