@@ -81,6 +81,41 @@ cut() { # a network cut of 30 s does not end the job
     inside gswitch ip link set port3 up
 }
 
+# What Open MPI 5 says, told by programs in the place of mpirun, which have no orted beside them
+mpirun_5() { # WHAT LINE TEXT CODE: mpirun writes TEXT to standard error and ends with CODE; the job ends with 7 and LINE
+    printf '#!/bin/sh\necho @together >&2\ncat >&2 << END\n%s\nEND\nexit %s\n' "$3" "$4" > "$work/five/mpirun"
+    PATH=$work/five:$PATH refused "$1" 7 "$2"
+}
+five() {
+    local line="--------------------------------------------------------------------------"
+    hosts_file g1 g2
+    mkdir -p "$work/five"
+    printf '#!/bin/sh\n' > "$work/five/mpirun"
+    chmod +x "$work/five/mpirun"
+    PATH=$(command -v prted > /dev/null || echo "$work/five:")$PATH refused "no prted" 2 'host-mpi\] host g1 has no prted'
+    printf '#!/bin/sh\n' > "$work/bin/prted"
+    chmod +x "$work/bin/prted"
+    mpirun_5 "a lost host has code 0" 'host-lost\] host g3' "$line
+PRTE has lost communication with a remote daemon.
+
+  HNP daemon   : [prterun-g1-1536@0,0] on node g1
+  Remote daemon: [prterun-g1-1536@0,2] on node g3
+$line" 0
+    mpirun_5 "an end before the end" 'host-lost\] mpirun has ended the job' 'Sorry!' 0
+    mpirun_5 "a connection that is reset" 'connection-lost\] .* the hosts g1 g3' "$line
+An MPI communication peer process has unexpectedly disconnected.
+  Local host: g1
+  Peer host:  g3
+$line
+[g1:00000] *** An error occurred in Socket closed
+error[rank-lost] [rank 1 tp 0 cp 0 dp 1 pp 0] rank 0 tp 0 cp 0 dp 0 pp 0 (process 31) died in S of iteration 5; change: see
+$line
+prterun has exited due to process rank 0 with PID 0 on node g1 calling
+\"abort\".
+$line" 14
+    rm "$work/bin/prted"
+}
+
 # ---- cases of --restarts
 
 # The executable of start K of rank R has the FAULT of the line "R K FAULT..." of `plan`
@@ -178,10 +213,12 @@ lost_and_found() { # a host that is cut off while the job runs is left out, and 
     wait_for 150 nobody || fail "lost and found: left are $(on g1) $(on g2) $(on g3)"
 }
 
+mkdir "$work/bin"
+PATH=$PATH:$work/bin                   # of the hosts, too
 write_files
 write_faulty
 open_hosts
-for case in ${CASES:-starts wrong_hosts wrong_network killed lost ${1:+shrinks spares away lost_and_found}}; do
+for case in ${CASES:-starts wrong_hosts wrong_network killed lost five ${1:+shrinks spares away lost_and_found}}; do
     began=$SECONDS before=$bad
     case $case in
     killed) killed_rank 2; killed_rank 1 ;;
