@@ -224,8 +224,6 @@ void crash_listen(void)
     sigfillset(&act.sa_mask);
     struct sigaction question = {.sa_sigaction = on_question, .sa_flags = SA_SIGINFO | SA_RESTART};
     sigaction(HANG_SIGNAL, &question, NULL);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)       /* they tell more of a crash */
     for (int i = 0; i < SIGNALS; i++)          /* in the place of a library's (UCX, of Open MPI 5) */
         sigaction(signals[i].number, &act, NULL);
-#endif
 }

@@ -6,6 +6,6 @@
 #ifndef CRASH_H
 #define CRASH_H
 
-/* Sets the signal handlers, in the place of those that a library has left. A sanitizer's stay. */
+/* Sets the signal handlers, in the place of those that a library has left. */
 void crash_listen(void);
 #endif

@@ -215,7 +215,7 @@ rc=$?
     { echo "# a death as Open MPI 5 tells it: code $rc"; cat "$work/out"; bad=1; }
 cat > "$work/bin/mpirun" <<SH
 #!/bin/sh
-OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 "$TRAIN" inspect "$work/damaged"
+env -u LD_PRELOAD OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0 "$TRAIN" inspect "$work/damaged"
 SH
 "$TRAIN" "$work/tiny.yaml" save="$work/damaged" train_iters=1 > "$work/out" 2>&1 &&
     echo x >> "$work/damaged/checkpoints/iter_0000001/model-00000.safetensors"
