@@ -6,9 +6,7 @@
  *                                  in the forward and 10 D in the backward. */
 #include <sys/wait.h>
 #include <unistd.h>
-#include "test.h"
-#include "device.h"
-#include "half.h"
+#include "ops.h"
 
 typedef struct {
     int64_t batch, seq_q, seq_k, pos0;
@@ -32,32 +30,14 @@ static uint64_t rng_state;
 static double uniform(void) { return rng_uniform(77, 0, rng_state++); }
 static int64_t pick(int64_t n) { return (int64_t)(uniform() * (double)n); }
 
-static double get(Mat m, int64_t r, int64_t c)
-{
-    const void *p = mat_at(m, r, c);
-    switch (m.type) {
-    case F64: return *(const double *)p;
-    case F32: return *(const float *)p;
-    case F16: return f16_to_f32(*(const uint16_t *)p);
-    default: return bf16_to_f32(*(const uint16_t *)p);
-    }
-}
-static void put(Mat m, int64_t r, int64_t c, double x)
-{
-    void *p = mat_at(m, r, c);
-    switch (m.type) {
-    case F64: *(double *)p = x; break;
-    case F32: *(float *)p = (float)x; break;
-    case F16: *(uint16_t *)p = f32_to_f16((float)x); break;
-    default: *(uint16_t *)p = f32_to_bf16((float)x);
-    }
-}
-static void more(Mat m, int64_t r, int64_t c, double x) { put(m, r, c, get(m, r, c) + x); }
+static double at(Mat m, int64_t r, int64_t c) { return get(mat_at(m, r, c), 0, m.type); }
+static void set(Mat m, int64_t r, int64_t c, double x) { put(mat_at(m, r, c), 0, m.type, x); }
+static void more(Mat m, int64_t r, int64_t c, double x) { set(m, r, c, at(m, r, c) + x); }
 static void fill(Mat m, double size)
 {
     for (int64_t r = 0; r < m.rows; r++)
         for (int64_t c = 0; c < m.cols; c++)
-            put(m, r, c, (uniform() * 2 - 1) * size);
+            set(m, r, c, (uniform() * 2 - 1) * size);
 }
 
 /* Allocates rows x ld elements, every byte 0xff: a NaN in each type. */
@@ -171,34 +151,34 @@ static void plain(const Call *x, Mat o, Mat lse, Mat dq, Mat dk, Mat dv)
             if (sees(s, b, i, j)) {
                 p[j] = 0;
                 for (int64_t c = 0; c < dim; c++)
-                    p[j] += get(x->q, r, h * dim + c) * get(x->k, r0 + j, kv * dim + c) * s->scale;
+                    p[j] += at(x->q, r, h * dim + c) * at(x->k, r0 + j, kv * dim + c) * s->scale;
             }
             top = p[j] > top ? p[j] : top;
         }
         for (int64_t j = 0; j < nk; j++)
             sum += p[j] = top == -INFINITY ? 0 : exp(p[j] - top);
-        put(lse, r, h, top + log(sum));
+        set(lse, r, h, top + log(sum));
         for (int64_t j = 0; j < nk; j++) {
             p[j] /= sum ? sum : 1;
             m[j] = p[j] > 0 ? kept(s, b, (int)h, i, j) : 0;
             for (int64_t c = 0; p[j] > 0 && c < dim; c++)
-                more(o, r, h * dim + c, p[j] * m[j] * get(x->v, r0 + j, kv * dim + c));
+                more(o, r, h * dim + c, p[j] * m[j] * at(x->v, r0 + j, kv * dim + c));
         }
         for (int64_t c = 0; c < dim; c++)       /* the op, too, gets o rounded to its storage type */
-            delta += get(x->o, r, h * dim + c) * get(x->dout, r, h * dim + c);
+            delta += at(x->o, r, h * dim + c) * at(x->dout, r, h * dim + c);
         for (int64_t j = 0; dq.p && j < nk; j++) {
             double dp = 0;
             if (p[j] == 0)
                 continue;
             for (int64_t c = 0; c < dim; c++) {
-                double g = get(x->dout, r, h * dim + c);
-                dp += g * m[j] * get(x->v, r0 + j, kv * dim + c);
+                double g = at(x->dout, r, h * dim + c);
+                dp += g * m[j] * at(x->v, r0 + j, kv * dim + c);
                 more(dv, r0 + j, kv * dim + c, g * p[j] * m[j]);
             }
             double ds = p[j] * (dp - delta) * s->scale;
             for (int64_t c = 0; c < dim; c++) {
-                more(dq, r, h * dim + c, ds * get(x->k, r0 + j, kv * dim + c));
-                more(dk, r0 + j, kv * dim + c, ds * get(x->q, r, h * dim + c));
+                more(dq, r, h * dim + c, ds * at(x->k, r0 + j, kv * dim + c));
+                more(dk, r0 + j, kv * dim + c, ds * at(x->q, r, h * dim + c));
             }
         }
     }
@@ -214,7 +194,7 @@ static double differ(Mat a, Mat b)
     double worst = 0, size = 0.3;
     for (int64_t r = 0; r < a.rows; r++)
         for (int64_t c = 0; c < a.cols; c++) {
-            double x = get(a, r, c), y = get(b, r, c);
+            double x = at(a, r, c), y = at(b, r, c);
             if (x == y)
                 continue;
             if (!isfinite(x) || !isfinite(y))
@@ -311,15 +291,15 @@ static void check_differences(Device *d)
     for (int t = 0; t < 60; t++) {
         Mat m = in[t % 3];
         int64_t r = pick(m.rows), col = pick(m.cols);
-        double was = get(m, r, col), h = 1e-5, loss[2] = {0, 0}, want = get(grad[t % 3], r, col);
+        double was = at(m, r, col), h = 1e-5, loss[2] = {0, 0}, want = at(grad[t % 3], r, col);
         for (int side = 0; side < 2; side++) {
-            put(m, r, col, was + (side ? h : -h));
+            set(m, r, col, was + (side ? h : -h));
             call_run(d, &x, 0);
             for (int64_t i = 0; i < x.o.rows; i++)
                 for (int64_t j = 0; j < x.o.cols; j++)
-                    loss[side] += get(x.o, i, j) * get(x.dout, i, j);
+                    loss[side] += at(x.o, i, j) * at(x.dout, i, j);
         }
-        put(m, r, col, was);
+        set(m, r, col, was);
         double slope = (loss[1] - loss[0]) / (2 * h), limit = 1e-6 * fmax(fabs(want), 0.1);
         CHECK(fabs(slope - want) <= limit, "element %d: slope %.9g gradient %.9g", t, slope, want);
     }
@@ -430,7 +410,7 @@ static void check_merge(Device *d, int large)
     }
     double limit = (type == F64 ? 1e-13 : 1e-5) * (large ? 1000 : 1), most = 0;
     for (int64_t r = 0; r < x.lse.rows; r++)
-        most = fmax(most, get(x.lse, r, 0));
+        most = fmax(most, at(x.lse, r, 0));
     CHECK(!large || most > 1000, "the largest score is %g", most);
     CHECK(differ(o, x.o) <= limit && differ(lse, x.lse) <= limit, "pieces: %g %g", differ(o, x.o),
           differ(lse, x.lse));
@@ -450,12 +430,12 @@ static void check_extremes(Device *d, Dtype type)
     call_run(d, &x, 1);
     for (int64_t r = 0; r < 64; r++)
         for (int64_t i = 0; i < 32; i++)
-            CHECK(isfinite(get(x.o, r, i)) && isfinite(get(x.dq, r, i)) && isfinite(get(x.dk, r, i)),
+            CHECK(isfinite(at(x.o, r, i)) && isfinite(at(x.dq, r, i)) && isfinite(at(x.dk, r, i)),
                   "row %ld", (long)r);
     memset(mat_at(x.q, 7, 5), 0xff, dtype_size(type));
     call_run(d, &x, 1);
-    CHECK(isnan(get(x.o, 7, 0)) && isnan(get(x.lse, 7, 0)) && isnan(get(x.dq, 7, 0)), "a NaN is lost");
-    CHECK(isfinite(get(x.o, 6, 0)) && isfinite(get(x.o, 8, 0)), "NaN query spreads");
+    CHECK(isnan(at(x.o, 7, 0)) && isnan(at(x.lse, 7, 0)) && isnan(at(x.dq, 7, 0)), "a NaN is lost");
+    CHECK(isfinite(at(x.o, 6, 0)) && isfinite(at(x.o, 8, 0)), "NaN query spreads");
     call_close(&x);
 }
 

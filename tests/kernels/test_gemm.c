@@ -2,8 +2,7 @@
  * small enough that every order of summation gives the same bytes. Threads, neighbouring rows and
  * alignment must not change a bit. */
 #include "cpu.h"
-#include "half.h"
-#include "test.h"
+#include "ops.h"
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,26 +31,8 @@ static double draw(void)       /* [0, 1); Knuth's MMIX generator: philox is slow
     return (double)(x >> 40) / (1 << 24);
 }
 
-static double get(Mat m, int64_t r, int64_t c)
-{
-    const void *p = mat_at(m, r, c);
-    switch (m.type) {
-    case F64: return *(const double *)p;
-    case F32: return *(const float *)p;
-    case BF16: return bf16_to_f32(*(const uint16_t *)p);
-    default: return f16_to_f32(*(const uint16_t *)p);
-    }
-}
-static void put(Mat m, int64_t r, int64_t c, double v)
-{
-    void *p = mat_at(m, r, c);
-    switch (m.type) {
-    case F64: *(double *)p = v; break;
-    case F32: *(float *)p = (float)v; break;
-    case BF16: *(uint16_t *)p = f32_to_bf16((float)v); break;
-    default: *(uint16_t *)p = f32_to_f16((float)v);
-    }
-}
+static double at(Mat m, int64_t r, int64_t c) { return get(mat_at(m, r, c), 0, m.type); }
+static void set(Mat m, int64_t r, int64_t c, double x) { put(mat_at(m, r, c), 0, m.type, x); }
 
 /* Allocates a matrix with GUARD columns behind each row. It starts `shift` elements into its memory;
  * drop frees it. */
@@ -68,7 +49,7 @@ static void fill(Mat m, int range)
 {
     for (int64_t r = 0; r < m.rows; r++)
         for (int64_t c = 0; c < m.ld; c++)
-            put(m, r, c, c >= m.cols ? 77 : range ? floor(draw() * (2 * range + 1)) - range : draw() - 0.5);
+            set(m, r, c, c >= m.cols ? 77 : range ? floor(draw() * (2 * range + 1)) - range : draw() - 0.5);
 }
 
 /* want [m][n] += op(a) op(b) in F64; size [m][n] += the sum of the products' magnitudes, for error
@@ -79,9 +60,9 @@ static void product(double *restrict want, double *restrict size, Mat a, int ta,
     double *x = xcalloc((size_t)(m * k + n * k), sizeof *x), *y = x + m * k;
     for (int64_t l = 0; l < k; l++) {
         for (int64_t i = 0; i < m; i++)
-            x[i * k + l] = ta ? get(a, l, i) : get(a, i, l);
+            x[i * k + l] = ta ? at(a, l, i) : at(a, i, l);
         for (int64_t j = 0; j < n; j++)
-            y[l * n + j] = tb ? get(b, j, l) : get(b, l, j);
+            y[l * n + j] = tb ? at(b, j, l) : at(b, l, j);
     }
     for (int64_t i = 0; i < m; i++)
         for (int64_t l = 0; l < k; l++)
@@ -111,10 +92,10 @@ static void check_case(Device *d, const char *name, Size s, Case t, int exact)
     product(want, size, a, t.ta, b, t.tb, s.m, s.n, s.k);
     for (int64_t i = 0; i < s.m; i++)
         for (int64_t j = 0; j < s.n; j++) {
-            want[i * s.n + j] += (t.acc ? get(c, i, j) : 0) + (t.bias ? get(bias, 0, j) : 0);
+            want[i * s.n + j] += (t.acc ? at(c, i, j) : 0) + (t.bias ? at(bias, 0, j) : 0);
             size[i * s.n + j] += 1;
             if (!t.acc)
-                put(c, i, j, NAN);
+                set(c, i, j, NAN);
         }
     if (t.bias)
         d->linear(d, c, a, b, bias);
@@ -125,12 +106,12 @@ static void check_case(Device *d, const char *name, Size s, Case t, int exact)
     int64_t wrong = 0, touched = 0;
     for (int64_t i = 0; i < s.m; i++)
         for (int64_t j = 0; j < c.ld; j++) {
-            double x = get(c, i, j), y = j < s.n ? want[i * s.n + j] : 77;
+            double x = at(c, i, j), y = j < s.n ? want[i * s.n + j] : 77;
             if (j >= s.n) {
                 touched += x != 77;
             } else if (exact) {
-                put(w, 0, 0, y);
-                wrong += x != get(w, 0, 0);
+                set(w, 0, 0, y);
+                wrong += x != at(w, 0, 0);
             } else {
                 wrong += !(fabs(x - y) <= eps_sum * size[i * s.n + j] + eps_out * fabs(y));
             }
