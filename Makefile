@@ -57,6 +57,7 @@ FAST_kernels := -O3
 FAST_parallel/comm := -O3
 FAST_f32 := -O3
 FAST_pairs := -O3
+FAST_tiles := -O3
 endif
 
 COMMON  := $(OPT) -MMD -MP -pthread -Wall -Wextra $(STRICT) -Wno-missing-field-initializers \
@@ -184,9 +185,10 @@ ISAS        := generic
 endif
 ISA_SRC  := $(wildcard kernels/cpu/isa/*.c)
 ISA_OBJ  := $(foreach i,$(ISAS),$(foreach r,f32 f64,$(ISA_SRC:%.c=$(CPU)/%.$(i).$(r).o)))
-ifeq ($(ARCH),x86_64)        # attention by vdpbf16ps
+ifeq ($(ARCH),x86_64)        # attention by vdpbf16ps, and by AMX
 ISA_pairs := -mavx512bf16
-ISA_OBJ  += $(foreach f,attention attention_bwd,$(CPU)/kernels/cpu/isa/$(f).avx512.pairs.o)
+ISA_tiles := -mavx512bf16 -mamx-tile -mamx-bf16
+ISA_OBJ  += $(foreach f,attention attention_bwd,$(foreach r,pairs tiles,$(CPU)/kernels/cpu/isa/$(f).avx512.$(r).o))
 endif
 
 # The same bits on every CPU, and on GPUs.
@@ -360,7 +362,7 @@ $(CPU)/kernels/cpu/isa/%.$(1).$(2).o: kernels/cpu/isa/%.c
 	@mkdir -p $$(@D)
 	@echo "  cc $$@"; $$(CC) $$(CFLAGS) $$(INC_kernels) -Ikernels/cpu/isa -DISA=$(1) -DISA_$(1) -DREAL_$(2) $$(ISA_$(1)) $$(ISA_$(2)) $$(FAST_$(2)) -c $$< -o $$@
 endef
-$(foreach i,$(ISAS),$(foreach r,f32 f64 pairs,$(eval $(call ISA_RULE,$(i),$(r)))))
+$(foreach i,$(ISAS),$(foreach r,f32 f64 pairs tiles,$(eval $(call ISA_RULE,$(i),$(r)))))
 
 $(CPU)/src/config/config_help.o: $(CPU)/build_id.h
 $(CPU)/build_id.h: FORCE
@@ -514,7 +516,7 @@ clean:
 	rm -rf build/cpu build/debug build/thread build/valgrind build/bench build/cuda build/cuda-90a build/cuda-cudnn build/emulated \
 	       build/debug-cuda build/debug-emulated build/races train
 
--include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
+-include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC) $(wildcard $(TEST_ROOMS:=/bench_*.c)))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
 .PHONY: all tests op-tests fuzz cuda-tests test test-allocations test-emulation test-races docs demo bench gpu-roofline bench-schedules bench-search test-failures test-goodput test-hangs test-calm test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
         test-slurm test-kubernetes test-readme test-bare test-pack test-sass test-seeds test-threads test-same test-huggingface test-portable test-valgrind size clean FORCE

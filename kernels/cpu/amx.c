@@ -1,52 +1,33 @@
 /* amx -- products of BF16 by AMX. TDPBF16PS multiplies tiles of 16 rows by 64 bytes; like vdpbf16ps it
- * takes denormals for zero. Palette 1 has eight tiles of 16 x 64 bytes on every CPU, so CPUID's leaf
- * 0x1D, which some hypervisors hide, is not read. */
+ * takes denormals for zero. */
 #define _GNU_SOURCE
 #include "bf16.h"
 #include "cpu.h"
+#include "tiles.h"
 #include <setjmp.h>
 #include <signal.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define ROWS 16                /* rows of a tile */
-#define WORDS 16               /* 32-bit words of a tile's row: pairs of BF16, or F32 */
+#define ROWS 16  /* rows of a tile */
+#define WORDS 16 /* 32-bit words of a tile's row: pairs of BF16, or F32 */
 #define MR 32
-#define NR 32
-#define GROUP 32               /* k of one tile product */
-#define KC 512
+#define NR 64
+#define GROUP 32  /* k of one tile product */
+#define TILE 1024 /* bytes */
+#define KC 4096
 
-typedef struct {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-} TileConfig;
-
-static void begin(void)
+/* Half a tile, 32 x 32. Tile registers 0 and 1 are the upper half of c, 2 and 3 the lower half, 4 and 5 are
+ * a, 6 and 7 are b. soon: `each` lines of it are prefetched at a time, from `next` on. */
+INLINE void tile_half(int64_t kn, const char *a, const char *b, float *c, const int both, int add,
+                      const Soon *soon, int next, int each)
 {
-    TileConfig c = {.palette = 1};
-    for (int t = 0; t < 8; t++)
-        c.rows[t] = ROWS, c.row_bytes[t] = 4 * WORDS;
-    /* gcc 12 takes it that _tile_loadconfig reads 8 of the 64 bytes and drops the stores to the others;
-     * this statement keeps them */
-    __asm__ volatile("" ::"r"(&c) : "memory");
-    _tile_loadconfig(&c);
-}
-static void end(void) { _tile_release(); }
-
-/* GemmKernel.tile. Tile registers 0 and 1 are the upper half of c, 2 and 3 the lower half, 4 and 5 are
- * a, 6 and 7 are b. a is [kn/32][32 rows][32 of k], b is [kn/2][32] pairs. */
-static void tile(int64_t kn, const void *a, const void *b, void *c, int rows, int add)
-{
-    const char *x = a, *y = b;
-    float *z = c;
-    int both = rows > ROWS;
     if (add) {
-        _tile_loadd(0, z, NR * 4);
-        _tile_loadd(1, z + WORDS, NR * 4);
+        _tile_loadd(0, c, NR * 4);
+        _tile_loadd(1, c + WORDS, NR * 4);
         if (both) {
-            _tile_loadd(2, z + ROWS * NR, NR * 4);
-            _tile_loadd(3, z + ROWS * NR + WORDS, NR * 4);
+            _tile_loadd(2, c + ROWS * NR, NR * 4);
+            _tile_loadd(3, c + ROWS * NR + WORDS, NR * 4);
         }
     } else {
         _tile_zero(0);
@@ -54,57 +35,227 @@ static void tile(int64_t kn, const void *a, const void *b, void *c, int rows, in
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t k = 0; k < kn; k += GROUP, x += 2 * MR * GROUP, y += 2 * NR * GROUP) {
-        _tile_loadd(6, y, NR * 4);
-        _tile_loadd(7, y + 4 * WORDS, NR * 4);
-        _tile_loadd(4, x, 2 * GROUP);
+    for (int64_t k = 0; k < kn; k += GROUP, a += MR / ROWS * TILE, b += NR / WORDS * TILE) {
+        for (int stop = next + each < soon->n ? next + each : soon->n; next < stop; next++)
+            __builtin_prefetch(soon->line[next], 0, 2);
+        _tile_stream_loadd(6, b, 4 * WORDS);
+        _tile_loadd(4, a, 4 * WORDS);
         _tile_dpbf16ps(0, 4, 6);
+        _tile_stream_loadd(7, b + TILE, 4 * WORDS);
         _tile_dpbf16ps(1, 4, 7);
         if (both) {
-            _tile_loadd(5, x + 2 * ROWS * GROUP, 2 * GROUP);
+            _tile_loadd(5, a + TILE, 4 * WORDS);
             _tile_dpbf16ps(2, 5, 6);
             _tile_dpbf16ps(3, 5, 7);
         }
     }
-    _tile_stored(0, z, NR * 4);
-    _tile_stored(1, z + WORDS, NR * 4);
+    _tile_stored(0, c, NR * 4);
+    _tile_stored(1, c + WORDS, NR * 4);
     if (both) {
-        _tile_stored(2, z + ROWS * NR, NR * 4);
-        _tile_stored(3, z + ROWS * NR + WORDS, NR * 4);
+        _tile_stored(2, c + ROWS * NR, NR * 4);
+        _tile_stored(3, c + ROWS * NR + WORDS, NR * 4);
     }
 }
 
-static void pack_a(void *panel, Factor f, int lanes, int64_t kn)
+/* GemmKernel.tile. Panels are sequences of tiles: a is [kn/32][2][16 rows][32 of k], b is
+ * [kn/32][4][16 pairs of k][16 columns]. a stays in L1 for the tiles of its row; b is read past it. */
+static void tile(int64_t kn, const void *a, const void *b, void *c, int rows, int add, const Soon *soon)
 {
-    uint32_t *to = panel;
+    int groups = (int)(kn / GROUP), each = groups ? (soon->n + 2 * groups - 1) / (2 * groups) : 0;
+    for (int h = 0; h < 2; h++) {
+        const char *half = (const char *)b + h * 2 * TILE;
+        if (rows > ROWS)
+            tile_half(kn, a, half, (float *)c + h * 2 * WORDS, 1, add, soon, h * groups * each, each);
+        else
+            tile_half(kn, a, half, (float *)c + h * 2 * WORDS, 0, add, soon, h * groups * each, each);
+    }
+}
+
+/* The vector whose 128-bit pieces are `step` bytes apart: each is inserted as it is loaded, which takes no
+ * shuffle. */
+INLINE __m512i load_pieces(const char *p, int64_t step)
+{
+    __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)p));
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(p + step)), 1);
+    v = _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(p + 2 * step)), 2);
+    return _mm512_inserti32x4(v, _mm_loadu_si128((const __m128i *)(p + 3 * step)), 3);
+}
+
+/* to [16 pairs of k][16 lanes], from lanes of 64 bytes, `step` bytes apart. */
+INLINE void turn_lanes(uint32_t *to, const char *from, int64_t step)
+{
+#pragma GCC unroll 4
+    for (int q = 0; q < 4; q++, from += 16, to += 4 * WORDS) {
+        __m512i a = load_pieces(from, 4 * step), b = load_pieces(from + step, 4 * step);
+        __m512i c = load_pieces(from + 2 * step, 4 * step), d = load_pieces(from + 3 * step, 4 * step);
+        __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
+        _mm512_storeu_si512(to, _mm512_unpacklo_epi64(ab, cd));
+        _mm512_storeu_si512(to + WORDS, _mm512_unpackhi_epi64(ab, cd));
+        ab = _mm512_unpackhi_epi32(a, b), cd = _mm512_unpackhi_epi32(c, d);
+        _mm512_storeu_si512(to + 2 * WORDS, _mm512_unpacklo_epi64(ab, cd));
+        _mm512_storeu_si512(to + 3 * WORDS, _mm512_unpackhi_epi64(ab, cd));
+    }
+}
+
+/* to [8 lanes][32 of k], from 32 of k of eight lanes, 64 bytes apart: three rounds, each of which joins
+ * neighbours in k of twice as many. */
+INLINE void turn_rows(uint32_t *to, const char *from)
+{
+    __m512i a[8], b[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++)
+        a[i] = load_pieces(from + i * 64, 8 * 64);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        b[i] = _mm512_unpacklo_epi16(a[2 * i], a[2 * i + 1]);     /* lanes 0 .. 3 */
+        b[4 + i] = _mm512_unpackhi_epi16(a[2 * i], a[2 * i + 1]); /* lanes 4 .. 7 */
+    }
+#pragma GCC unroll 2
+    for (int h = 0; h < 8; h += 4) {
+        a[h] = _mm512_unpacklo_epi32(b[h], b[h + 1]), a[h + 1] = _mm512_unpacklo_epi32(b[h + 2], b[h + 3]);
+        a[h + 2] = _mm512_unpackhi_epi32(b[h], b[h + 1]),
+              a[h + 3] = _mm512_unpackhi_epi32(b[h + 2], b[h + 3]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2, to += 2 * WORDS) {
+        _mm512_storeu_si512(to, _mm512_unpacklo_epi64(a[i], a[i + 1]));
+        _mm512_storeu_si512(to + WORDS, _mm512_unpackhi_epi64(a[i], a[i + 1]));
+    }
+}
+
+/* Joins two rows of 32 lanes as pairs, of sixteen lanes each. */
+INLINE void join_rows(uint32_t *first, uint32_t *second, const char *p, int64_t step)
+{
+    const __m512i turn = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
+    __m512i a = _mm512_permutexvar_epi64(turn, _mm512_loadu_si512(p));
+    __m512i b = _mm512_permutexvar_epi64(turn, _mm512_loadu_si512(p + step));
+    _mm512_storeu_si512(first, _mm512_unpacklo_epi16(a, b));
+    _mm512_storeu_si512(second, _mm512_unpackhi_epi16(a, b));
+}
+
+/* Packs 32 lanes by 32 of k, all there, as two tiles; across: see pack_tiles. */
+INLINE void pack_two(uint32_t *to, Factor f, const int across)
+{
+    int64_t step = 2 * (f.k_step == 1 ? f.lane_step : f.k_step);
+    _Alignas(64) uint32_t rows[32 * WORDS];
+    if (f.k_step == 1 && across) {
+        turn_lanes(to, f.p, step);
+        turn_lanes(to + ROWS * WORDS, f.p + ROWS * step, step);
+    } else if (across) {
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++)
+            join_rows(to + i * WORDS, to + (ROWS + i) * WORDS, f.p + 2 * i * step, step);
+    } else {
+        uint32_t *copy = f.k_step == 1 ? to : rows;
+#pragma GCC unroll 32
+        for (int i = 0; i < 32; i++)
+            _mm512_storeu_si512(copy + i * WORDS, _mm512_loadu_si512(f.p + i * step));
+        for (int l = 0; copy == rows && l < 32; l += 8)
+            turn_rows(to + l * WORDS, (const char *)rows + 2 * l);
+    }
+}
+
+/* A tile of any of sixteen lanes by 32 of k; across: see pack_tiles. */
+static void pack_some(uint32_t *to, Factor f, int64_t lanes, int64_t kn, int across)
+{
+    __m512i v[16];
+    if (f.k_step == 1)
+        load_along_k(v, f, lanes, kn);
+    else
+        load_across_k(v, f, lanes, kn);
+    if ((f.k_step == 1) == across)
+        transpose_words(v);
+    for (int i = 0; i < ROWS; i++)
+        _mm512_storeu_si512(to + i * WORDS, v[i]);
+}
+
+/* Prefetches 32 rows of 64 bytes to L2: in L1 rows of some lengths would be in the way of each other. */
+INLINE void prefetch_rows(Factor f)
+{
+    int64_t step = 2 * (f.k_step == 1 ? f.lane_step : f.k_step);
+#pragma GCC unroll 32
+    for (int i = 0; i < 32; i++)
+        __builtin_prefetch(f.p + i * step, 0, 2);
+}
+
+/* Packs a panel of `width` lanes as tiles, whose rows are lanes with k along them or, across: bool, pairs
+ * of k with lanes along them. */
+INLINE void pack_tiles(uint32_t *to, Factor f, int lanes, int64_t kn, const int width, const int across)
+{
     for (int64_t k = 0; k < kn; k += GROUP)
-        for (int l = 0; l < MR; l += ROWS, to += ROWS * WORDS) {
+        for (int l = 0; l < width; l += 2 * ROWS, to += 2 * ROWS * WORDS) {
             Factor g = factor_at(f, l, k);
-            __m512i v[16];
-            if (f.k_step == 1) {
-                load_along_k(v, g, lanes - l, kn - k);
-                prefetch_along_k(g, MR);
-            } else {
-#pragma GCC unroll 16
-                for (int p = 0; p < WORDS; p++) {
-                    Factor h = factor_at(g, 0, 2 * p);
-                    int64_t left = kn - k - 2 * p;
-                    v[p] = left > 0 ? load_pair(h, lanes - l, left) : _mm512_setzero_si512();
-                }
-                transpose_words(v);
+            int64_t next = k + 4 * GROUP;
+            if (lanes - l < 32 || kn - k < GROUP) {
+                pack_some(to, g, lanes - l, kn - k, across);
+                pack_some(to + ROWS * WORDS, factor_at(g, ROWS, 0), lanes - l - ROWS, kn - k, across);
+                continue;
             }
-#pragma GCC unroll 16
-            for (int i = 0; i < ROWS; i++)
-                _mm512_storeu_si512(to + i * WORDS, v[i]);
+            if (f.k_step != 1)
+                prefetch_rows(factor_at(g, 0, 2 * GROUP));
+            else
+                prefetch_rows(next < kn ? factor_at(f, l, next) : factor_at(f, l + width, next - kn));
+            pack_two(to, g, across);
         }
 }
-static void pack_b(void *to, Factor f, int lanes, int64_t kn) { pack_pairs(to, f, lanes, kn, GROUP, NR); }
+static void pack_a(void *panel, Factor f, int lanes, int64_t kn)
+{
+    pack_tiles(panel, f, lanes, kn, MR, 0);
+}
+static void pack_b(void *panel, Factor f, int lanes, int64_t kn)
+{
+    pack_tiles(panel, f, lanes, kn, NR, 1);
+}
+
+INLINE __m512 real_of(const char *p)
+{
+    return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
+}
+
+/* GemmKernel.finish: whole rows of BF16, or of F32, in a few instructions; all else as for reals. The
+ * conversion to BF16 takes denormals for 0, as the products do. */
+static void finish(const Finish *f, void *tile, int width, int rows, int cols)
+{
+    int bf16 = f->out.type == BF16, bias = f->bias.p != NULL;
+    if (f->scaled || f->part.p || cols < NR ||
+        (bf16 ? f->acc || (bias && f->bias.type != BF16) : bias || f->out.type != F32)) {
+        gemm_finish_avx512_f32(f, tile, width, rows, cols);
+        return;
+    }
+    __m512 x[4], b[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < 4; v++)
+        b[v] = bias ? real_of((const char *)f->bias.p + 2 * WORDS * v) : _mm512_setzero_ps();
+    for (int r = 0; r < rows; r++) {
+        float *t = (float *)tile + r * NR, *to = mat_at(f->out, r, 0);
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; v++)
+            x[v] = _mm512_loadu_ps(t + WORDS * v) + (f->acc ? _mm512_loadu_ps(to + WORDS * v) : b[v]);
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; v++)
+            if (!bf16)
+                _mm512_storeu_ps(to + WORDS * v, x[v]);
+            else if (v % 2)
+                _mm512_storeu_si512(to + WORDS * (v / 2), (__m512i)_mm512_cvtne2ps_pbh(x[v], x[v - 1]));
+    }
+}
 
 const GemmKernel amx_kernel = {
-    .name = "amx", .size = sizeof(uint16_t),
-    .mr = MR, .nr = NR, .group = GROUP, .kc = KC, .mc = 128, .strip = 256 << 10,
-    .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .finish = gemm_finish_avx512_f32,
-    .begin = begin, .end = end,
+    .name = "amx",
+    .size = sizeof(uint16_t),
+    .mr = MR,
+    .nr = NR,
+    .group = GROUP,
+    .kc = KC,
+    .along = 1,
+    .mc = 128,
+    .strip = 640 << 10,
+    .pack_a = pack_a,
+    .pack_b = pack_b,
+    .tile = tile,
+    .finish = finish,
+    .begin = tiles_begin,
+    .end = tiles_end,
 };
 
 static sigjmp_buf trapped;
@@ -124,13 +275,13 @@ int amx_works(void)
     sigaction(SIGILL, &act, &old);
     volatile int good = 0;
     if (!sigsetjmp(trapped, 1)) {
-        _Alignas(64) uint16_t one[MR * GROUP];
+        _Alignas(64) uint16_t one[NR * GROUP];
         _Alignas(64) float sum[MR * NR];
-        for (int i = 0; i < MR * GROUP; i++)
+        for (int i = 0; i < NR * GROUP; i++)
             one[i] = 0x3f80;
-        begin();
-        tile(GROUP, one, one, sum, MR, 0);
-        end();
+        tiles_begin();
+        tile(GROUP, one, one, sum, MR, 0, &(Soon){.n = 0});
+        tiles_end();
         good = 1;
         for (int i = 0; i < MR * NR; i++)
             good = good && sum[i] == GROUP;

@@ -64,6 +64,16 @@ INLINE __m512i load_pair(Factor f, int64_t lanes, int64_t kn)
     return _mm512_or_si512(_mm512_cvtepu16_epi32(a), _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
 }
 
+/* Loads sixteen pairs of k of sixteen lanes of a factor with lane_step 1: v[pair] = the lanes. */
+INLINE void load_across_k(__m512i v[16], Factor f, int64_t lanes, int64_t kn)
+{
+#pragma GCC unroll 16
+    for (int p = 0; p < 16; p++) {
+        int64_t left = kn - 2 * p;
+        v[p] = left > 0 ? load_pair(factor_at(f, 0, 2 * p), lanes, left) : _mm512_setzero_si512();
+    }
+}
+
 /* Packs a factor as pairs.
  *   to     out  [pairs][width]  words; pairs is half of kn, rounded up to a multiple of `group`
  *   f      in                   the factor

@@ -208,6 +208,8 @@ void cpu_open(Device *d, Dtype real, const char *isa, int threads)
 #ifdef __x86_64__
     if (c->gemm_bf16 == &bf16dot_kernel)
         d->attention_fwd = cpu_attention_fwd_pairs, d->attention_bwd = cpu_attention_bwd_pairs;
+    if (c->gemm_bf16 == &amx_kernel)
+        d->attention_fwd = cpu_attention_fwd_tiles, d->attention_bwd = cpu_attention_bwd_tiles;
 #endif
     lay_out(c, real, threads);
     arena_open(&c->arena, "cpu", c->arena.peak);

@@ -32,10 +32,13 @@ double trust_of(const Exact norms[2], int lars, double coefficient, double wd, d
 /* Kernels of x86-64 builds, for CPUs that have the instructions. */
 extern const GemmKernel amx_kernel, bf16dot_kernel;
 void gemm_finish_avx512_f32(const Finish *f, void *tile, int width, int rows, int cols);
-/* Attention whose products take BF16 by vdpbf16ps (isa/attention_tile.h); device.h. */
-void cpu_attention_fwd_pairs(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s);
-void cpu_attention_bwd_pairs(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta, Mat q,
-                             Mat k, Mat v, const Attention *s);
+/* Attention whose products take BF16 by vdpbf16ps, or by AMX (isa/attention_tile.h); device.h. */
+#define DECLARE_ATTENTION(by)                                                                                \
+    void cpu_attention_fwd_##by(Device *d, Mat o, Mat lse, Mat q, Mat k, Mat v, const Attention *s);        \
+    void cpu_attention_bwd_##by(Device *d, Mat dq, Mat dk, Mat dv, Mat dout, Mat o, Mat lse, Mat delta,     \
+                                Mat q, Mat k, Mat v, const Attention *s);
+DECLARE_ATTENTION(pairs)
+DECLARE_ATTENTION(tiles)
 /* Asks the system for permission to use AMX tiles and tries one product. Returns whether it is
  * correct. */
 int amx_works(void);

@@ -4,11 +4,12 @@
 #include <unistd.h>
 
 /* K_BYTES is part of the definition of the sum (gemm.h): another value gives other bits. */
-#define K_BYTES 4096           /* most bytes of a packed lane over one block of k */
+#define K_BYTES 4096           /* most bytes of a packed lane over one block of k, or kc */
 #define A_BYTES (544 * K_BYTES)                /* bytes of the packed block of op(a) for one thread */
 #define A_THREADS 2            /* most threads that it grows with: it stays in L3 beside other ranks' */
 #define PART_COLS 1024         /* columns of GemmBuffers.part */
 #define STRIP_PANELS 8         /* most panels of op(b) in a strip */
+#define PACK_K 64              /* a multiple of every group */
 #define PACK_PANELS 4          /* panels of op(a) that a work item packs, neighbours in memory */
 #define ITEMS_PER_THREAD 4     /* work items of a thread: with 4 the threads end at about the same time */
 
@@ -35,11 +36,12 @@ static void pack_a_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const Job *j = ctx;
-    int64_t step = j->g->mr, i = item * PACK_PANELS * step, end = min64(i + PACK_PANELS * step, j->m);
-    for (; i < end; i += step) {
-        int lanes = (int)min64(step, j->m - i);
-        j->g->pack_a(j->packed + i * j->k_padded * j->g->size, factor_at(j->a, i, 0), lanes, j->k);
-    }
+    int64_t mr = j->g->mr, i0 = item * PACK_PANELS * mr, end = min64(i0 + PACK_PANELS * mr, j->m);
+    int64_t chunk = j->a.lane_step == 1 && j->a.k_step != 1 ? PACK_K : max64(j->k, 1);
+    for (int64_t k = 0; k == 0 || k < j->k; k += chunk)
+        for (int64_t i = i0; i < end; i += mr)
+            j->g->pack_a(j->packed + (i * j->k_padded + k * mr) * j->g->size, factor_at(j->a, i, k),
+                         (int)min64(mr, j->m - i), min64(chunk, j->k - k));
 }
 
 static void finish_tile(const Job *j, void *tile, int64_t row, int64_t col, int rows, int cols)
@@ -51,23 +53,34 @@ static void finish_tile(const Job *j, void *tile, int64_t row, int64_t col, int 
     j->g->finish(&f, tile, j->g->nr, rows, cols);
 }
 
-/* Prefetches where a tile will be stored, one tile product ahead. Without it a c beyond L2 that is added to
- * cost a fifth of the time, one that is written a hundredth. */
-static void prefetch_piece(Mat m, int64_t row, int64_t col, int rows, int64_t cols)
+/* Adds to the lines that are used soon those of `rows` rows of `bytes` bytes, `step` bytes apart. */
+static void use_soon(Soon *s, const char *p, int64_t rows, int64_t step, int64_t bytes)
 {
-    for (int r = 0; r < rows; r++) {
-        const char *p = mat_at(m, row + r, col);
-        for (int64_t i = 0; i < cols * (int64_t)dtype_size(m.type); i += 64)
-            __builtin_prefetch(p + i);
-    }
+    for (int64_t r = 0; r < rows; r++, p += step)
+        for (int64_t i = 0; i < bytes && s->n < SOON_MAX; i += 64)
+            s->line[s->n++] = p + i;
+}
+
+/* Where a tile will be stored, one tile product ahead. Without it a c beyond L2 that is added to cost a fifth
+ * of the time, one that is written a hundredth. */
+static void store_soon(Soon *s, Mat m, int64_t row, int64_t col, int rows, int64_t cols)
+{
+    int64_t size = (int64_t)dtype_size(m.type);
+    use_soon(s, mat_at(m, row, col), rows, m.ld * size, cols * size);
 }
 
 /* How many times this CPU's L2 is the 1 MiB that GemmKernel's mc and strip are for: 1, or 2, the largest that
  * was measured. */
 static int l2_times(void) { return sysconf(_SC_LEVEL2_CACHE_SIZE) >= 2 << 20 ? 2 : 1; }
 
+/* Most k of a block. */
+static int64_t k_most(const GemmKernel *g) { return max64(K_BYTES / g->size, g->kc); }
+
 /* Bytes of a packed strip of op(b): at least one panel. */
-static size_t strip_bytes(int64_t strip, int nr) { return (size_t)max64(strip, (int64_t)nr * K_BYTES); }
+static size_t strip_bytes(int64_t strip, const GemmKernel *g)
+{
+    return (size_t)max64(strip, k_most(g) * g->nr * g->size);
+}
 
 /* Returns the start of piece i when [0, n) is cut into `pieces` pieces of whole panels, larger pieces
  * first. */
@@ -77,8 +90,9 @@ static int64_t cut(int64_t n, int64_t panel, int64_t i, int64_t pieces)
     return min64(n, (panels / pieces * i + min64(i, panels % pieces)) * panel);
 }
 
-/* One work item: a band of rows by a strip of columns. A panel of op(b) is packed just before its first
- * use and is then in L1. */
+/* One work item: a band of rows by a strip of columns. A panel of op(b) is packed just before its first use.
+ * With `along` a panel of op(a) is used for the whole strip, and each tile product prefetches a part of the
+ * next one from L3; without, a panel of op(b) is used for mc rows. */
 static void multiply_item(void *ctx, int64_t item, int thread)
 {
     const Job *j = ctx;
@@ -86,30 +100,35 @@ static void multiply_item(void *ctx, int64_t item, int thread)
     int64_t band = item % j->bands, row0 = cut(j->m, g->mr, band, j->bands);
     int64_t row1 = cut(j->m, g->mr, band + 1, j->bands), strip = item / j->bands;
     int64_t col0 = cut(j->n, g->nr, strip, j->strips), cols = cut(j->n, g->nr, strip + 1, j->strips) - col0;
-    char *panels = j->own + (size_t)thread * j->own_bytes, *tiles = panels + strip_bytes(j->strip, g->nr);
-    size_t tile_bytes = (size_t)(g->mr * g->nr) * j->real_size;
+    char *panels = j->own + (size_t)thread * j->own_bytes, *tiles = panels + strip_bytes(j->strip, g);
+    int64_t tile_bytes = g->kc < j->k_padded ? (int64_t)(g->mr * g->nr) * (int64_t)j->real_size : 0;
+    int64_t across = ceil_div(cols, g->nr), panel = g->mr * g->size;
     Mat to = j->finish.part.p ? j->finish.part : j->finish.out;
     if (g->begin)
         g->begin();
     for (int64_t i0 = row0; i0 < row1; i0 += j->mc)
         for (int64_t k0 = 0; k0 == 0 || k0 < j->k_padded; k0 += g->kc) {
-            int64_t kn = min64(g->kc, j->k_padded - k0), i1 = min64(i0 + j->mc, row1);
+            int64_t kn = min64(g->kc, j->k_padded - k0), down = ceil_div(min64(j->mc, row1 - i0), g->mr);
             int last = k0 + kn >= j->k_padded;
-            char *tile = tiles;
-            for (int64_t jr = 0; jr < cols; jr += g->nr) {
-                char *b = panels + (jr * j->k_padded + k0 * g->nr) * g->size;
-                int tile_cols = (int)min64(g->nr, cols - jr);
-                if (i0 == row0)
+            for (int64_t t = 0; t < across * down; t++) {
+                int64_t i = i0 + g->mr * (g->along ? t / across : t % down);
+                int64_t jr = g->nr * (g->along ? t % across : t / down);
+                int tile_rows = (int)min64(g->mr, row1 - i), tile_cols = (int)min64(g->nr, cols - jr);
+                char *b = panels + (jr * j->k_padded + k0 * g->nr) * g->size, *tile = tiles + t * tile_bytes;
+                const char *a = j->packed + i * j->k_padded * g->size + k0 * panel;
+                Soon soon;
+                soon.n = 0;
+                if (i == row0)
                     g->pack_b(b, factor_at(j->b, col0 + jr, k0), tile_cols, min64(kn, j->k - k0));
-                for (int64_t i = i0; i < i1; i += g->mr, tile += tile_bytes) {
-                    int tile_rows = (int)min64(g->mr, i1 - i);
-                    const char *a = j->packed + (i * j->k_padded + k0 * g->mr) * g->size;
-                    if (last)
-                        prefetch_piece(to, i, col0 + jr, tile_rows, tile_cols);
-                    g->tile(kn, a, b, tile, tile_rows, k0 > 0);
-                    if (last)
-                        finish_tile(j, tile, i, col0 + jr, tile_rows, tile_cols);
+                if (last)
+                    store_soon(&soon, to, i, col0 + jr, tile_rows, tile_cols);
+                if (g->along && i + g->mr < row1) {
+                    int64_t part = ceil_div(kn * panel, across * 64) * 64, x = jr / g->nr * part;
+                    use_soon(&soon, a + j->k_padded * panel + x, 1, 0, min64(part, kn * panel - x));
                 }
+                g->tile(kn, a, b, tile, tile_rows, k0 > 0, &soon);
+                if (last)
+                    finish_tile(j, tile, i, col0 + jr, tile_rows, tile_cols);
             }
         }
     if (g->end)
@@ -137,17 +156,19 @@ static int64_t equal_block(int64_t n, int64_t most, int64_t unit)
     return max64(unit, round_up(ceil_div(n, max64(1, ceil_div(n, most))), unit));
 }
 
-/* Cuts c into work items. Strips fit the kernel's share of L2; their number is a multiple of the
- * threads, and large enough that the threads end at about the same time. Where op(b) has too few panels
- * for that, rows are cut into bands too, and each band packs its strip again. */
+/* Cuts c into work items. Strips fit the kernel's share of L2; their number is a multiple of the threads, and
+ * large enough that the threads end at about the same time. Where op(b) has too few panels for that, rows are
+ * cut into bands too, and each band packs its strip again. With `along` every strip reads op(a) from L3: so
+ * strips are fewer, and there are bands only where op(b) is small. */
 static void share_out(Job *j, int64_t threads)
 {
     const GemmKernel *g = j->g;
     int64_t want = threads > 1 ? threads * ITEMS_PER_THREAD : 1, rows = ceil_div(j->m, g->mr);
     int64_t panels = ceil_div(j->n, g->nr), panel_bytes = max64(j->k_padded, 1) * g->nr * g->size;
     int64_t most = max64(1, min64(STRIP_PANELS, j->strip / panel_bytes));
-    j->strips = min64(panels, round_up(max64(want, ceil_div(panels, most)), threads));
-    j->bands = min64(rows, ceil_div(want, j->strips));
+    int64_t least = g->along ? min64(want, threads * (panels >= 2 * want ? 2 : 1)) : want;
+    j->strips = min64(panels, round_up(max64(least, ceil_div(panels, most)), threads));
+    j->bands = g->along && 4 * j->n > j->m ? 1 : min64(rows, ceil_div(want, j->strips));
 }
 
 static void run_block(Device *d, Job *j)
@@ -176,7 +197,7 @@ static void multiply(Device *d, const GemmKernel *g, Mat c, Factor fa, Factor fb
             (fa.type == BF16 || fa.type == d->real);
 
     /* blocks of equal size; the size of a block of k is a function of k alone */
-    int64_t block_k = equal_block(k, K_BYTES / g->size, g->kc);
+    int64_t block_k = equal_block(k, k_most(g), g->kc);
     int64_t padded = round_up(min64(block_k, k), g->group), lane = max64(padded, 1) * g->size;
     int64_t block_m = equal_block(m, (int64_t)cpu->buffers.a_bytes / lane / g->mr * g->mr, g->mr);
     int parts = k > block_k && c.type != d->real;      /* bool: part holds sums between blocks of k */
@@ -242,7 +263,8 @@ void gemm_fp8(Device *d, Mat c, Mat8 a, Mat8 b, Mat bias, int acc)
 
 static size_t own_bytes(const GemmKernel *g, int times, size_t real_size)
 {
-    return strip_bytes(g->strip * times, g->nr) + (size_t)(g->mc * times * g->nr * STRIP_PANELS) * real_size;
+    int64_t tiles = k_most(g) > g->kc ? g->mc * times / g->mr * STRIP_PANELS : 1;
+    return strip_bytes(g->strip * times, g) + (size_t)(tiles * g->mr * g->nr) * real_size;
 }
 
 void gemm_buffers(GemmBuffers *b, Arena *a, Dtype real, const GemmKernel *g, const GemmKernel *h, int threads)
@@ -254,6 +276,6 @@ void gemm_buffers(GemmBuffers *b, Arena *a, Dtype real, const GemmKernel *g, con
     b->own = arena_take(a, b->own_bytes * (size_t)threads);
     b->a_bytes = A_BYTES * (size_t)min64(threads, A_THREADS);
     b->a = arena_take(a, b->a_bytes);
-    size_t rows = 2 * b->a_bytes / K_BYTES;    /* a lane has at least K_BYTES / 2 bytes */
+    size_t rows = 2 * b->a_bytes / K_BYTES;    /* a lane has at least K_BYTES / 2 bytes: k has two blocks */
     b->part = arena_take(a, rows * PART_COLS * real_size);
 }

@@ -40,8 +40,18 @@ static inline Factor factor_at(Factor f, int64_t lane, int64_t k)
  * without `scaled`. */
 typedef struct { Mat out, part, bias; int acc, scaled; float by; } Finish;
 
+/* Lines of memory that are used soon. A kernel whose tile takes long prefetches them one by one: all at once
+ * they would fill the open misses that its loads need. */
+#define SOON_MAX 256
+typedef struct { const char *line[SOON_MAX]; int n; } Soon;
+static inline void prefetch_soon(const Soon *s)
+{
+    for (int i = 0; i < s->n; i++)
+        __builtin_prefetch(s->line[i]);
+}
+
 #define TILE_ROWS 32           /* largest mr of a kernel */
-#define TILE_COLS 32           /* largest nr of a kernel */
+#define TILE_COLS 64           /* largest nr of a kernel */
 
 typedef struct GemmKernel {
     const char *name;
@@ -50,6 +60,7 @@ typedef struct GemmKernel {
     int kc;                    /* k of one tile pass: a panel of op(b), kc x nr, stays in L1 */
     int mc, strip;             /* rows of op(a), bytes of op(b) that are used together: both stay in an L2 of
                                   1 MiB */
+    int along;                 /* bool: the tiles of a row follow each other, not those of a column */
     int size;                  /* bytes of a packed element */
     /* Pack lanes into a panel of mr (pack_a) or nr (pack_b) lanes; missing lanes and the padding of k
      * are 0.
@@ -64,8 +75,9 @@ typedef struct GemmKernel {
      *   a, b  in                  panels of op(a), op(b)
      *   tile  in/out  [mr][nr]    real: the product
      *   rows  in                  rows of the tile that are needed, from the first on
-     *   add   in                  bool: += instead of = */
-    void (*tile)(int64_t kn, const void *a, const void *b, void *tile, int rows, int add);
+     *   add   in                  bool: += instead of =
+     *   soon  in                  lines to prefetch */
+    void (*tile)(int64_t kn, const void *a, const void *b, void *tile, int rows, int add, const Soon *soon);
     /* The tile of one row of op(a) and a panel of op(b), as they lie: k_step is 1 in both. The bits are those
      * of the packed panels; for one row their packing would take longer than memory.
      *   kn    in         elements of a lane

@@ -75,11 +75,13 @@ static void emulate_dot(int c, int a, int b)
 #undef _tile_zero
 #undef _tile_loadd
 #undef _tile_stored
+#undef _tile_stream_loadd
 #undef _tile_dpbf16ps
 #define _tile_loadconfig emulate_config
 #define _tile_release emulate_release
 #define _tile_zero emulate_zero
 #define _tile_loadd emulate_load
+#define _tile_stream_loadd emulate_load
 #define _tile_stored emulate_store
 #define _tile_dpbf16ps emulate_dot
 #endif

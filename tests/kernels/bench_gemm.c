@@ -1,7 +1,7 @@
-/* bench_gemm [rounds] [isa] [threads] [type] -- speed of matrix products against the peak of the CPU's
- * multiply-add units. Every round measures the peak beside every shape: the CPU's clock drifts, so only
+/* bench_gemm [rounds] [isa] [threads] [type] [shape] -- speed of matrix products against the peak of the
+ * CPU's multiply-add units. Every round measures the peak beside every shape: the CPU's clock drifts, so only
  * numbers of one round can be compared. Prints medians over the rounds: GFLOP/s, and the share of the
- * peak. */
+ * peak. shape: only those whose names hold this text. */
 #include "cpu.h"
 #include <math.h>
 #include <stdio.h>
@@ -62,6 +62,16 @@ static double peak_avx2(int steps)
     }
 PEAK_AVX512(peak_avx512, "vfmadd231ps", 32)
 PEAK_AVX512(peak_avx512_bf16, "vdpbf16ps", 64)
+/* Four sums take turns, as in the kernel: a tile product has a latency of 52 cycles and starts every 16. */
+__attribute__((target("amx-tile,amx-bf16"))) static double peak_amx(int steps)
+{
+    amx_kernel.begin();
+    for (int t = 0; t < steps / 16; t++)
+        __asm__ volatile("tdpbf16ps %tmm6, %tmm4, %tmm0\ntdpbf16ps %tmm7, %tmm4, %tmm1\n"
+                         "tdpbf16ps %tmm6, %tmm5, %tmm2\ntdpbf16ps %tmm7, %tmm5, %tmm3\n");
+    amx_kernel.end();
+    return 4.0 * 2 * 16 * 16 * 32 * (steps / 16);
+}
 #endif
 
 typedef struct { double (*fn)(int); double ops; } Peak;
@@ -79,6 +89,8 @@ static double peak(Device *d, Dtype type)
 #ifdef __x86_64__
     if (!strcmp(d->isa, "avx2"))
         p.fn = peak_avx2;
+    else if (type == BF16 && !strcmp(d->bf16, "amx"))
+        p.fn = peak_amx;
     else if (!strcmp(d->isa, "avx512") || !strcmp(d->isa, "amx"))
         p.fn = type == BF16 && !strcmp(d->bf16, "avx512_bf16") ? peak_avx512_bf16 : peak_avx512;
 #else
@@ -134,6 +146,8 @@ int main(int argc, char **argv)
     rounds = rounds < 1 ? 1 : rounds > ROUNDS_MAX ? ROUNDS_MAX : rounds;
     for (int r = 0; r < rounds; r++)
         for (int s = 0; s < SHAPES; s++) {
+            if (argc > 5 && !strstr(shapes[s].name, argv[5]))
+                continue;
             top[r] = peak(&d, type);
             speed[s][r] = measure(&d, &shapes[s], a, b, c);
             part[s][r] = speed[s][r] / top[r];
@@ -142,6 +156,8 @@ int main(int argc, char **argv)
            dtype_name(type), median(top, rounds));
     for (int s = 0; s < SHAPES; s++) {
         const Shape *h = &shapes[s];
+        if (speed[s][0] == 0)
+            continue;
         printf("%-16s m %5ld n %5ld k %5ld", h->name, (long)h->m, (long)h->n, (long)h->k);
         printf("  %7.0f GFLOP/s  %3.0f %%\n", median(speed[s], rounds), 100 * median(part[s], rounds));
     }

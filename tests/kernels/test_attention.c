@@ -205,10 +205,10 @@ static double differ(Mat a, Mat b)
     return worst / size;
 }
 
-/* Of the largest element. vdpbf16ps takes probabilities rounded to BF16. */
+/* Of the largest element. vdpbf16ps and AMX take probabilities rounded to BF16. */
 static double tolerance(const Device *d, Dtype t)
 {
-    double bf16 = strcmp(d->bf16, "avx512_bf16") ? 4e-3 : 8e-3;
+    double bf16 = strcmp(d->bf16, "f32") ? 8e-3 : 4e-3;
     return t == F64 ? 2e-13 : t == F32 ? 1e-5 : t == BF16 ? bf16 : 5e-4;
 }
 

@@ -133,18 +133,19 @@ static void add_run(const Forward *f, const PositionRun *r, const Panels *x, Row
         int64_t at = b * s->k.stride + r->row + base - r->start;
         panel_rows(x->k, ld, f->k, at, stop - base, stop - base, kv * dim, dim);
         panel_rows(x->v, ld, f->v, at, stop - base, stop - base, kv * dim, dim);
-        panel_across(x->v, ld, stop - base);
+        panel_turn(x->v, ld, stop - base, block);
         for (int i = 0; i < n; i++) {
             const Strip *t = &w[i].t;
             int64_t from, to, skip = strip_keys(t, base, stop, &from, &to);
             if (from >= to)
                 continue;
             const Elem *qi = (const Elem *)(x->q + i * panel), *p = (const Elem *)x->p;
-            const Elem *ki = x->k.along + skip * ld / PER, *vi = x->v.across + skip * ld / PER;
+            const Elem *ki = x->k.along + skip * ld / PER;
             product(1, (Product){x->p, ki, qi, STRIP, ld / PER, STRIP}, to - from, t->width, dim, SET, NULL);
             softmax(&w[i], x->p, (REAL)(s->scale * LOG2E), from, to - from);
-            Product sums = {x->out + i * panel, vi, p, STRIP, ld, STRIP};
-            product(0, sums, dim, t->width, to - from, SCALE, w[i].alpha);
+            zeros_across(x->p, to - from);
+            Product sums = across(x->out + i * panel, x->v.across, skip, p, ld, block);
+            product(ACROSS, sums, dim, t->width, to - from, SCALE, w[i].alpha);
         }
     }
 }
@@ -163,6 +164,7 @@ static void forward(void *ctx, int64_t item, int thread)
     x.k = panel_at(x.row + panel, block, ld);
     x.v = panel_at(x.row + panel + block * ld, block, ld);
     Rows w[STRIPS];
+    units_begin();
     for (stop = stop < f->queries ? stop : f->queries; i < stop;) {
         int64_t first = INT64_MAX, end = 0;
         int n = 0;
@@ -177,9 +179,10 @@ static void forward(void *ctx, int64_t item, int thread)
         for (int k = 0; k < n; k++)
             finish(f, &w[k], b, head, x.out + k * panel, x.row);
     }
+    units_end();
 }
 
-#ifndef REAL_pairs
+#if PER == 1
 /* ---- two pieces of keys ---- */
 
 typedef struct { Device *d; Mat o, lse, piece, plse; } Merge;

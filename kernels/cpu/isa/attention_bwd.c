@@ -153,9 +153,11 @@ static void tile_bwd(const Backward *f, const Range *a, const Panels *x, const R
         product(1, (Product){x->dv + at * ld, p, w->g.across, ld, STRIP, ld}, n, ld, w->t.n, ADD, NULL);
         product(1, (Product){x->dk + at * ld, ds, w->q.across, ld, STRIP, ld}, n, ld, w->t.n, ADD, NULL);
     }
-    k = x->k.across + skip * ld / PER;
-    if (a->want_q)
-        product(0, (Product){w->dqt, k, (Elem *)x->ds_across, STRIP, ld, STRIP}, dim, width, n, ADD, NULL);
+    if (a->want_q) {
+        zeros_across(x->ds_across, n);
+        Product sums = across(w->dqt, x->k.across, skip, (Elem *)x->ds_across, ld, f->block);
+        product(ACROSS, sums, dim, width, n, ADD, NULL);
+    }
 }
 
 /* The part of positions [*from, *to) that a run and the range hold. `before`: keys of earlier runs. */
@@ -180,7 +182,7 @@ static void run_bwd(const Backward *f, const Range *a, const PositionRun *r, int
             int64_t row = a->b * s->k.stride + r->row + base - r->start;
             panel_rows(x->k, f->ld, f->k, row, stop - base, stop - base, a->kv * dim, dim);
             panel_rows(x->v, f->ld, f->v, row, stop - base, stop - base, a->kv * dim, dim);
-            panel_across(x->k, f->ld, stop - base);
+            panel_turn(x->k, f->ld, stop - base, block);
             x->packed = base;
         }
         for (int i = 0; i < count; i++) {
@@ -253,6 +255,7 @@ static void range(const Backward *f, const Range *a, int thread)
     x.ds_across = x.ds + (PER - 1) * f->block * STRIP;
     g = x.ds_across + f->block * STRIP;
     Rows w[GROUP];
+    units_begin();
     for (int i = 0; i < f->group; i++, at += 4 * panel, g += panel) {
         w[i].qt = (Elem *)at, w[i].gt = (Elem *)(at + panel), w[i].dqt = at + 2 * panel;
         w[i].q = panel_at(at + 3 * panel, STRIP, ld), w[i].g = panel_at(g, STRIP, ld);
@@ -270,6 +273,7 @@ static void range(const Backward *f, const Range *a, int thread)
         }
     if (a->want_kv)
         write_keys(f, a, &x);
+    units_end();
 }
 
 /* The keys of block n of a sample: blocks end at multiples of f->block and at the ends of runs. Returns 0

@@ -11,22 +11,29 @@
  * transposed, once. `ld` is dim rounded up to whole vectors; columns [dim, ld) of packed panels are
  * zero.
  *
- * An Elem of `a` and `b` is a REAL; in the build `pairs` it is two neighbours in k, in BF16, which
- * vdpbf16ps multiplies and adds to an F32. There k counts pairs, and a panel [k][n] has rows of pairs: a
- * Panel holds its rows, for products with k along them, and the same joined two by two, for products with
- * k across them. Elsewhere both are one. */
+ * An Elem of `a` and `b` is a REAL; in the builds `pairs` and `tiles` it is two neighbours in k, in BF16,
+ * which vdpbf16ps, or AMX, multiplies and adds to an F32. There k counts pairs, and a panel [k][n] has
+ * rows of pairs: a Panel holds its rows, for products with k along them, and the same joined two by two,
+ * for products with k across them. Elsewhere both are one. AMX takes no `a` with k across its rows: in the
+ * build `tiles` keys and values are transposed for it (attention_amx.h). */
 #ifndef ATTENTION_TILE_H
 #define ATTENTION_TILE_H
 #include "isa.h"
 
 #define INLINE static inline __attribute__((always_inline))
+#if defined(REAL_tiles)
+#define REAL_pairs
+#define OP(name) name##_tiles
+#elif defined(REAL_pairs)
+#define OP(name) name##_pairs
+#else
+#define OP(name) FN(name)
+#endif
 #ifdef REAL_pairs
 #define PER 2                    /* k of an Elem */
-#define OP(name) name##_pairs
 typedef uint32_t Elem;
 #else
 #define PER 1
-#define OP(name) FN(name)
 typedef REAL Elem;
 #endif
 typedef Elem EVec __attribute__((vector_size(VBYTES)));
@@ -41,11 +48,20 @@ typedef Elem EVec __attribute__((vector_size(VBYTES)));
 #define KEYS 128                 /* most keys of a block; wide heads have fewer */
 #define LOG2E 1.44269504088896340736
 
+#ifdef REAL_tiles
+#define KEY_STEP 32              /* keys of a strip begin, and blocks end, at multiples of it: k of a tile */
+#define STRIP_STEP STRIP         /* lanes of a strip are a multiple of it */
+#else
+#define KEY_STEP PER
+#define STRIP_STEP VN
+#endif
+
 INLINE int64_t whole_vectors(int64_t n) { return (n + VN * PER - 1) / (VN * PER) * (VN * PER); }
 /* Keys of a block, a function of the head size alone: the bits of a result depend on it. */
 INLINE int64_t key_block(int64_t ld)
 {
-    int64_t n = 32 * HEAD_MAX / ld / 16 * 16;
+    const int64_t step = KEY_STEP > 16 ? KEY_STEP : 16;
+    int64_t n = 32 * HEAD_MAX / ld / step * step;
     return n < KEYS ? n : KEYS;
 }
 
@@ -53,7 +69,7 @@ typedef struct {
     int64_t i0, n;               /* first query, counted through the runs of a sample; number of queries */
     int64_t row;                 /* row of the first query within its sample */
     int64_t position;            /* of the first query; those of the others follow */
-    int64_t width;               /* lanes: n in whole vectors; lanes past n are not stored */
+    int64_t width;               /* lanes: n in whole STRIP_STEPs; lanes past n are not stored */
     int64_t first, end;          /* positions outside of [first, end) are seen by no query */
     int64_t all_first, all_end;  /* keys in [all_first, all_end) are seen by all queries */
     IntLane lo[STRIP], hi[STRIP];    /* the query of a lane sees keys lo..hi; lanes past n as query n - 1 */
@@ -72,7 +88,7 @@ static inline void strip_open(Strip *t, const Attention *s, int64_t b, int64_t i
     t->position = r->start + at;
     t->n = stop - i0 < r->n - at ? stop - i0 : r->n - at;
     t->n = t->n < STRIP ? t->n : STRIP;
-    t->width = (t->n + VN - 1) / VN * VN;
+    t->width = (t->n + STRIP_STEP - 1) / STRIP_STEP * STRIP_STEP;
     t->first = t->all_end = INT64_MAX;
     t->end = t->all_first = 0;
     for (int64_t i = 0; i < t->n; i++) {
@@ -112,10 +128,10 @@ INLINE IVec strip_sees(const Strip *t, int64_t v, int64_t j)
 }
 
 /* The keys [*from, *to) of [base, stop) that are looked at for a strip. Returns how many come before them, a
- * multiple of PER. */
+ * multiple of KEY_STEP. */
 INLINE int64_t strip_keys(const Strip *t, int64_t base, int64_t stop, int64_t *from, int64_t *to)
 {
-    int64_t skip = t->first > base ? (t->first - base) / PER * PER : 0;
+    int64_t skip = t->first > base ? (t->first - base) / KEY_STEP * KEY_STEP : 0;
     *from = base + skip;
     *to = stop < t->end ? stop : t->end;
     return skip;
@@ -242,6 +258,13 @@ INLINE void tiles(const int N, const int along, Product p, int64_t m, int64_t k,
         tile(1, N, along, p, k, init, alpha);
 }
 
+#ifdef REAL_tiles
+#include "attention_amx.h"
+#else
+/* Before and after products. */
+INLINE void units_begin(void) {}
+INLINE void units_end(void) {}
+
 /* c [m, n] from a (m by k, see tile) and b [k, n]; n is a multiple of VN and k counts elements of a row:
  * an Elem that begins before k is multiplied whole. Sums run over k in order. */
 static void product(int along, Product p, int64_t m, int64_t n, int64_t k, Init init, const REAL *alpha)
@@ -258,6 +281,15 @@ static void product(int along, Product p, int64_t m, int64_t n, int64_t k, Init 
             tiles(1, 0, p, m, k, init, alpha);
     }
 }
+
+/* c += or = what a panel with k across its rows, from row `skip` on, makes of b. */
+INLINE Product across(REAL *c, const Elem *panel, int64_t skip, const Elem *b, int64_t ld, int64_t block)
+{
+    (void)block;
+    return (Product){c, panel + skip * ld / PER, b, STRIP, ld, STRIP};
+}
+#define ACROSS 0                 /* how product() takes it */
+#endif
 
 /* Interleaves the lanes of two vectors: a0 b0 a1 b1 .. */
 INLINE void interleave(EVec *first, EVec *second, EVec a, EVec b)
@@ -375,6 +407,25 @@ static inline void panel_across(Panel p, int64_t ld, int64_t n)
 #else
     (void)p, (void)ld, (void)n;
 #endif
+}
+
+/* Makes of a panel's n rows, of at most `block`, what products with k across them take. */
+INLINE void panel_turn(Panel p, int64_t ld, int64_t n, int64_t block)
+{
+#ifdef REAL_tiles
+    turn_keys(p.across, p.along, ld, n, block);
+#else
+    (void)block;
+    panel_across(p, ld, n);
+#endif
+}
+
+/* Fills with zeros the rows after key n of a block's scores, with k across the lanes, that products read. */
+INLINE void zeros_across(REAL *p, int64_t n)
+{
+    for (int64_t i = (n + PER - 1) / PER; i < (n + KEY_STEP - 1) / KEY_STEP * KEY_STEP / PER; i++)
+        for (int v = 0; v < STRIP; v += VN)
+            vstore(p + i * STRIP + v, vset(0));
 }
 
 /* Store what is computed of lanes [v, v + VN) of a block's scores, p [key][STRIP], in the same memory; a
