@@ -240,6 +240,35 @@ static void finish(const Finish *f, void *tile, int width, int rows, int cols)
     }
 }
 
+/* GemmKernel.row. Sixteen lanes of b are sixteen rows of a tile where they lie, and the row is a tile of one
+ * column. They are read from end to end, and then the next ones, which are prefetched to L2. */
+static void row(int64_t kn, Factor a, Factor b, int cols, void *tile)
+{
+    _Alignas(64) uint16_t lanes[ROWS * GROUP], x[GROUP];
+    tiles_configure(6, 4);
+    for (int l = 0; l < cols; l += ROWS) {
+        _tile_zero(6);
+        for (int64_t k = 0; k < kn; k += GROUP) {
+            Factor f = factor_at(b, l, k);
+            if (cols - l >= ROWS && kn - k >= GROUP) {
+#pragma GCC unroll 16
+                for (int i = 0; i < ROWS; i++)
+                    __builtin_prefetch(f.p + 2 * (ROWS + i) * b.lane_step, 0, 2);
+                _tile_loadd(0, f.p, 2 * b.lane_step);
+                _tile_loadd(7, a.p + 2 * k, 4);
+            } else {
+                pack_some((uint32_t *)lanes, f, cols - l, kn - k, 0);
+                _mm512_store_si512(x, _mm512_maskz_loadu_epi16(first_bits(kn - k), a.p + 2 * k));
+                _tile_loadd(0, lanes, 2 * GROUP);
+                _tile_loadd(7, x, 4);
+            }
+            _tile_dpbf16ps(6, 0, 7);
+        }
+        _tile_stored(6, (float *)tile + l, 4);
+    }
+    tiles_end();
+}
+
 const GemmKernel amx_kernel = {
     .name = "amx",
     .size = sizeof(uint16_t),
@@ -249,10 +278,10 @@ const GemmKernel amx_kernel = {
     .kc = KC,
     .along = 1,
     .mc = 128,
-    .strip = 640 << 10,
+    .strip = 384 << 10,
     .pack_a = pack_a,
     .pack_b = pack_b,
-    .tile = tile,
+    .tile = tile, .row = row,
     .finish = finish,
     .begin = tiles_begin,
     .end = tiles_end,
