@@ -165,8 +165,8 @@ static void share_out(Job *j, int64_t threads)
     const GemmKernel *g = j->g;
     int64_t want = threads > 1 ? threads * ITEMS_PER_THREAD : 1, rows = ceil_div(j->m, g->mr);
     int64_t panels = ceil_div(j->n, g->nr), panel_bytes = max64(j->k_padded, 1) * g->nr * g->size;
-    int64_t most = max64(1, min64(STRIP_PANELS, j->strip / panel_bytes));
-    int64_t least = g->along ? min64(want, threads * (panels >= 2 * want ? 2 : 1)) : want;
+    int64_t most = max64(1, min64(STRIP_PANELS * (g->along ? 2 : 1), j->strip / panel_bytes));
+    int64_t least = g->along ? min64(want, threads * (panels >= 4 * want ? 2 : 1)) : want;
     j->strips = min64(panels, round_up(max64(least, ceil_div(panels, most)), threads));
     j->bands = g->along && 4 * j->n > j->m ? 1 : min64(rows, ceil_div(want, j->strips));
 }

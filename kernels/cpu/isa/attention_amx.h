@@ -1,8 +1,8 @@
 /* attention_amx -- products of attention by AMX, for attention_tile.h's build `tiles`.
  *
- * Tiles of `a` are sixteen rows with 32 of k along them, tiles of b sixteen pairs of k with sixteen lanes along
- * them: panels and scores are read where they lie. Keys and values that are multiplied with k across their
- * rows, which are keys, are transposed once for each block. */
+ * Tiles of `a` are sixteen rows with 32 of k along them, tiles of b sixteen pairs of k with sixteen lanes
+ * along them: panels and scores are read where they lie. Keys and values that are multiplied with k across
+ * their rows, which are keys, are transposed once for each block. */
 #ifndef ATTENTION_AMX_H
 #define ATTENTION_AMX_H
 #include "bf16.h"
@@ -65,9 +65,9 @@ static void amx_rest(Product p, int64_t m, int64_t groups)
         memcpy(p.c + i * p.ldc, c + i * STRIP, STRIP * sizeof(REAL));
 }
 
-/* c [m, n] from a [m][k] and b [k][n]; n is a multiple of STRIP. k counts elements of a row and is taken as the
- * next multiple of KEY_STEP: the rows of b from k on are zeros. With SET rows of c up to the next multiple of
- * ROWS are written, and as many rows of a are read. */
+/* c [m, n] from a [m][k] and b [k][n]; n is a multiple of STRIP. k counts elements of a row and is taken as
+ * the next multiple of KEY_STEP: the rows of b from k on are zeros. With SET rows of c up to the next
+ * multiple of ROWS are written, and as many rows of a are read. */
 static void product(int along, Product p, int64_t m, int64_t n, int64_t k, Init init, const REAL *alpha)
 {
     (void)along;
@@ -90,13 +90,14 @@ static void product(int along, Product p, int64_t m, int64_t n, int64_t k, Init 
     }
 }
 
-/* to [ld][block / 2] pairs of keys, from n of at most `block` keys [n][ld]; zeros from key n to the next multiple
- * of KEY_STEP. */
+/* to [ld][block / 2] pairs of keys, from n of at most `block` keys [n][ld]; zeros from key n to the next
+ * multiple of KEY_STEP. */
 static void turn_keys(Elem *to, const Elem *from, int64_t ld, int64_t n, int64_t block)
 {
     for (int64_t j = 0; j < n; j += KEY_STEP)
         for (int64_t d = 0; d < ld; d += ROWS) {
-            Factor f = {.p = (const char *)(from + (j * ld + d) / 2), .lane_step = 1, .k_step = ld, .type = BF16};
+            const char *p = (const char *)(from + (j * ld + d) / 2);
+            Factor f = {.p = p, .lane_step = 1, .k_step = ld, .type = BF16};
             __m512i v[16];
             load_across_k(v, f, ROWS, n - j);
             transpose_words(v);
