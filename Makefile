@@ -251,6 +251,15 @@ $(BUILD)/test_emulation_steps: $(BUILD)/tests/test_emulation_steps.c.o $(HOOKS) 
 $(BUILD)/test_%: $(CPU)/tests/test_%.o $(HOOKS) $(CUDA_OBJ) $(LIB)
 	@echo "  link $@"; $(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
+ifeq ($(ARCH),x86_64)        # attention by tiles in software
+$(BUILD)/test_attention: $(foreach f,attention attention_bwd,$(CPU)/tests/$(f).tiles.o)
+$(CPU)/tests/%.tiles.o: kernels/cpu/isa/%.c tests/kernels/amx_emulation.h
+	@mkdir -p $(@D)
+	@echo "  cc $@"; $(CC) $(CFLAGS) $(INC_kernels) -Ikernels/cpu/isa -include tests/kernels/amx_emulation.h -DISA=avx512 -DISA_avx512 \
+	  -DREAL_tiles $(ISA_avx512) $(FAST_tiles) -Dcpu_attention_fwd_tiles=cpu_attention_fwd_emulated -Dcpu_attention_bwd_tiles=cpu_attention_bwd_emulated \
+	  -c $< -o $@
+endif
+
 build/loopback.so: scripts/loopback.c
 	@mkdir -p $(@D)
 	@echo "  link $@"; $(CC) -std=gnu11 -O2 -Wall -Wextra $(STRICT) -fPIC -shared $< -o $@ -ldl
@@ -516,7 +525,7 @@ clean:
 	rm -rf build/cpu build/debug build/thread build/valgrind build/bench build/cuda build/cuda-90a build/cuda-cudnn build/emulated \
 	       build/debug-cuda build/debug-emulated build/races train
 
--include $(LIB_OBJ:.o=.d) $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC) $(wildcard $(TEST_ROOMS:=/bench_*.c)))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
+-include $(LIB_OBJ:.o=.d) $(CPU)/tests/attention.tiles.d $(CPU)/tests/attention_bwd.tiles.d $(CUDA_OBJ:.o=.d) $(CPU)/train.d $(patsubst %.c,$(CPU)/tests/%.d,$(notdir $(TEST_SRC) $(wildcard $(TEST_ROOMS:=/bench_*.c)))) $(FUZZ_OBJ:.o=.d) $(patsubst %,$(BUILD)/tests/%.d,$(notdir $(CUDA_TESTS))) \
          $(patsubst %,$(BUILD)/tests/%.c.d,bench_cuda bench_products bench_step cudnn_graphs)
 .PHONY: all tests op-tests fuzz cuda-tests test test-allocations test-emulation test-races docs demo bench gpu-roofline bench-schedules bench-search test-failures test-goodput test-hangs test-calm test-stragglers test-memory test-restarts test-kill test-power test-leaks test-launch test-hosts test-network test-layouts \
         test-slurm test-kubernetes test-readme test-bare test-pack test-sass test-seeds test-threads test-same test-huggingface test-portable test-valgrind size clean FORCE

@@ -9,13 +9,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define ROWS 16  /* rows of a tile */
-#define WORDS 16 /* 32-bit words of a tile's row: pairs of BF16, or F32 */
+#define ROWS 16                /* rows of a tile */
+#define WORDS TILE_WORDS
 #define MR 32
 #define NR 64
-#define GROUP 32  /* k of one tile product */
-#define TILE 1024 /* bytes */
-#define KC 4096
+#define GROUP 32               /* k of one tile product */
+#define TILE 1024              /* bytes */
+#define KC 4096                /* sums stay in tile registers */
 
 /* Half a tile, 32 x 32. Tile registers 0 and 1 are the upper half of c, 2 and 3 the lower half, 4 and 5 are
  * a, 6 and 7 are b. soon: `each` lines of it are prefetched at a time, from `next` on. */
@@ -207,36 +207,40 @@ static void pack_b(void *panel, Factor f, int lanes, int64_t kn)
     pack_tiles(panel, f, lanes, kn, NR, 1);
 }
 
-INLINE __m512 real_of(const char *p)
-{
-    return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
-}
-
-/* GemmKernel.finish: whole rows of BF16, or of F32, in a few instructions; all else as for reals. The
- * conversion to BF16 takes denormals for 0, as the products do. */
+/* GemmKernel.finish: to BF16, or to F32, in a few instructions; all else as for reals. The conversion to BF16
+ * takes denormals for 0, as the products do. */
 static void finish(const Finish *f, void *tile, int width, int rows, int cols)
 {
     int bf16 = f->out.type == BF16, bias = f->bias.p != NULL;
-    if (f->scaled || f->part.p || cols < NR ||
-        (bf16 ? f->acc || (bias && f->bias.type != BF16) : bias || f->out.type != F32)) {
+    int plain = bf16 ? !f->acc && (!bias || f->bias.type == BF16) : f->out.type == F32 && !bias;
+    if (f->scaled || f->part.p || !plain) {
         gemm_finish_avx512_f32(f, tile, width, rows, cols);
         return;
     }
     __m512 x[4], b[4];
+    __mmask16 some[4];
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; v++)
-        b[v] = bias ? real_of((const char *)f->bias.p + 2 * WORDS * v) : _mm512_setzero_ps();
+    for (int v = 0; v < 4; v++) {
+        some[v] = (__mmask16)first_bits(cols - WORDS * v);
+        b[v] = _mm512_setzero_ps();
+        if (bias && some[v]) {
+            __m256i half = _mm256_maskz_loadu_epi16(some[v], (const char *)f->bias.p + 2 * WORDS * v);
+            b[v] = (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16);
+        }
+    }
     for (int r = 0; r < rows; r++) {
         float *t = (float *)tile + r * NR, *to = mat_at(f->out, r, 0);
 #pragma GCC unroll 4
         for (int v = 0; v < 4; v++)
-            x[v] = _mm512_loadu_ps(t + WORDS * v) + (f->acc ? _mm512_loadu_ps(to + WORDS * v) : b[v]);
+            x[v] = _mm512_loadu_ps(t + WORDS * v) +
+                   (f->acc ? _mm512_maskz_loadu_ps(some[v], to + WORDS * v) : b[v]);
 #pragma GCC unroll 4
         for (int v = 0; v < 4; v++)
             if (!bf16)
-                _mm512_storeu_ps(to + WORDS * v, x[v]);
+                _mm512_mask_storeu_ps(to + WORDS * v, some[v], x[v]);
             else if (v % 2)
-                _mm512_storeu_si512(to + WORDS * (v / 2), (__m512i)_mm512_cvtne2ps_pbh(x[v], x[v - 1]));
+                _mm512_mask_storeu_epi16(to + WORDS * (v / 2), first_bits(cols - 32 * (v / 2)),
+                                         (__m512i)_mm512_cvtne2ps_pbh(x[v], x[v - 1]));
     }
 }
 
@@ -270,21 +274,10 @@ static void row(int64_t kn, Factor a, Factor b, int cols, void *tile)
 }
 
 const GemmKernel amx_kernel = {
-    .name = "amx",
-    .size = sizeof(uint16_t),
-    .mr = MR,
-    .nr = NR,
-    .group = GROUP,
-    .kc = KC,
-    .along = 1,
-    .mc = 128,
-    .strip = 384 << 10,
-    .pack_a = pack_a,
-    .pack_b = pack_b,
-    .tile = tile, .row = row,
-    .finish = finish,
-    .begin = tiles_begin,
-    .end = tiles_end,
+    .name = "amx", .size = sizeof(uint16_t),
+    .mr = MR, .nr = NR, .group = GROUP, .kc = KC, .along = 1, .mc = 128, .strip = 384 << 10,
+    .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .row = row, .finish = finish,
+    .begin = tiles_begin, .end = tiles_end,
 };
 
 static sigjmp_buf trapped;

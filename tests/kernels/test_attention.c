@@ -2,8 +2,10 @@
  * implementation in F64 and against finite differences. Numbers of threads, later keys and generation
  * with a cache must not change a bit.
  *
+ *   test_attention emulated        in BF16, by AMX in software, on AVX-512
  *   test_attention bench [ISA]     prints GFLOP/s. A visible (query, key) pair takes 4 D operations
  *                                  in the forward and 10 D in the backward. */
+#include "cpu.h"
 #include <sys/wait.h>
 #include <unistd.h>
 #include "ops.h"
@@ -25,6 +27,22 @@ typedef struct {
     int32_t *doc;
     int64_t sample[8];
 } Call;
+
+#ifdef __x86_64__
+DECLARE_ATTENTION(emulated)
+#endif
+/* cpu_open; isa may be "emulated". */
+static void open_isa(Device *d, Dtype real, const char *isa, int threads)
+{
+    int emulated = !strcmp(isa, "emulated");
+    cpu_open(d, real, emulated ? "avx512" : isa, threads);
+#ifdef __x86_64__
+    if (emulated && real == F32) {
+        d->bf16 = "amx";
+        d->attention_fwd = cpu_attention_fwd_emulated, d->attention_bwd = cpu_attention_bwd_emulated;
+    }
+#endif
+}
 
 static uint64_t rng_state;
 static double uniform(void) { return rng_uniform(77, 0, rng_state++); }
@@ -322,7 +340,7 @@ static void check_threads(Device *one, const char *isa, Dtype type)
     Case c = {1, 200, 200, 0, 4, 2, 40, 1, 90, 0.1};
     for (int i = 0; i < 2; i++) {
         Device many;
-        cpu_open(&many, one->real, isa, counts[i]);
+        open_isa(&many, one->real, isa, counts[i]);
         rng_state = 5;
         Call x = call_open(&c, type, one->real);
         rng_state = 5;
@@ -490,7 +508,7 @@ static int runs(const char *isa)
         Device d;
         if (!freopen("/dev/null", "w", stderr))
             _exit(EXIT_RESOURCE);
-        cpu_open(&d, F32, isa, 1);
+        open_isa(&d, F32, isa, 1);
         _exit(0);
     }
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status), "the child was lost");
@@ -511,9 +529,9 @@ int main(int argc, char **argv)
         return 0;
     }
     static const Dtype reals[] = {F64, F32};
-    for (int i = 0; i < 2; i++) {
+    for (int i = strcmp(isa, "emulated") ? 0 : 1; i < 2; i++) {
         Device d;
-        cpu_open(&d, reals[i], isa, 1);
+        open_isa(&d, reals[i], isa, 1);
         check_cases(&d, test_few() ? 30 : 110);
         if (reals[i] == F64)
             check_differences(&d);

@@ -434,7 +434,7 @@ INLINE void zeros_across(REAL *p, int64_t n)
 INLINE void put_along(REAL *p, int64_t i, int64_t v, Vec x)
 {
 #ifdef REAL_pairs
-    __m256bh half = _mm512_cvtneps_pbh(x);
+    __m256i half = (__m256i)_mm512_cvtneps_pbh(x);
     memcpy((char *)(p + i * STRIP) + 2 * v, &half, sizeof half);
 #else
     vstore(p + i * STRIP + v, x);
