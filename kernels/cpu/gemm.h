@@ -57,7 +57,8 @@ typedef struct GemmKernel {
     const char *name;
     int mr, nr;                /* rows and columns of a tile: lanes of a panel of op(a), of op(b) */
     int group;                 /* k is padded with zeros to a multiple of it; divides kc */
-    int kc;                    /* k of one tile pass: a panel of op(b), kc x nr, stays in L1 */
+    int kc;                    /* k of one tile pass: a panel of op(b), kc x nr, stays in L1; with `along` it
+                                  is large, and sums stay in registers over most k */
     int mc, strip;             /* rows of op(a), bytes of op(b) that are used together: both stay in an L2 of
                                   1 MiB */
     int along;                 /* bool: the tiles of a row follow each other, not those of a column */
