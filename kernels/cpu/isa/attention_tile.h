@@ -206,6 +206,13 @@ typedef struct { REAL *c; const Elem *a, *b; int64_t ldc, lda, ldb; } Product;
 
 INLINE EVec eload(const Elem *p) { EVec v; memcpy(&v, p, sizeof v); return v; }
 INLINE void estore(Elem *p, EVec v) { memcpy(p, &v, sizeof v); }
+#ifdef REAL_tiles
+#include "attention_amx.h"
+#else
+/* Before and after products. */
+INLINE void units_begin(void) {}
+INLINE void units_end(void) {}
+
 /* sum + ab, with a in every lane */
 INLINE Vec multiply_add(Vec sum, Elem a, EVec b)
 {
@@ -257,13 +264,6 @@ INLINE void tiles(const int N, const int along, Product p, int64_t m, int64_t k,
     for (; m; m--, p.c += c, p.a += a)
         tile(1, N, along, p, k, init, alpha);
 }
-
-#ifdef REAL_tiles
-#include "attention_amx.h"
-#else
-/* Before and after products. */
-INLINE void units_begin(void) {}
-INLINE void units_end(void) {}
 
 /* c [m, n] from a (m by k, see tile) and b [k, n]; n is a multiple of VN and k counts elements of a row:
  * an Elem that begins before k is multiplied whole. Sums run over k in order. */
