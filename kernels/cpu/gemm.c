@@ -17,6 +17,7 @@ static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+static int64_t gcd(int64_t a, int64_t b) { return b ? gcd(b, a % b) : a; }
 
 /* The product of one block of c, [m, n], over one block of k. */
 typedef struct {
@@ -160,19 +161,32 @@ static int64_t equal_block(int64_t n, int64_t most, int64_t unit)
     return max64(unit, round_up(ceil_div(n, max64(1, ceil_div(n, most))), unit));
 }
 
-/* Cuts c into work items. Strips fit the kernel's share of L2; their number is a multiple of the threads, and
- * large enough that the threads end at about the same time. Where op(b) has too few panels for that, rows are
- * cut into bands too, and each band packs its strip again. With `along` every strip reads op(a) from L3: so
- * strips are fewer, and there are bands only where op(b) is small. */
+/* Cuts c into work items, strips of columns by bands of rows. Strips fit the kernel's share of L2. Items are
+ * a multiple of the threads, and so many that these end at about the same time. Each strip reads op(a) from
+ * L3, and each band packs op(b) again, which takes about twice as long for an element: of what these rules
+ * allow, the sum of both is the least. With `along` strips are few, and there are bands only where op(b) is
+ * small. */
 static void share_out(Job *j, int64_t threads)
 {
     const GemmKernel *g = j->g;
     int64_t want = threads > 1 ? threads * ITEMS_PER_THREAD : 1, rows = ceil_div(j->m, g->mr);
     int64_t panels = ceil_div(j->n, g->nr), panel_bytes = max64(j->k_padded, 1) * g->nr * g->size;
     int64_t most = max64(1, min64(STRIP_PANELS * (g->along ? 2 : 1), j->strip / panel_bytes));
-    int64_t least = g->along ? min64(want, threads * (panels >= 4 * want ? 2 : 1)) : want;
-    j->strips = min64(panels, round_up(max64(least, ceil_div(panels, most)), threads));
-    j->bands = g->along && 4 * j->n > j->m ? 1 : min64(rows, ceil_div(want, j->strips));
+    int64_t fewest = ceil_div(panels, most), least = INT64_MAX;
+    if (g->along) {
+        int64_t some = min64(want, threads * (panels >= 4 * want ? 2 : 1));
+        j->strips = min64(panels, round_up(max64(some, fewest), threads));
+        j->bands = 4 * j->n > j->m ? 1 : min64(rows, ceil_div(want, j->strips));
+        return;
+    }
+    int64_t last = min64(panels, max64(want, fewest + threads));
+    for (int64_t s = fewest; s <= last && s * j->m < least; s++) {
+        int64_t bands = min64(rows, round_up(ceil_div(want, s), threads / gcd(s, threads)));
+        int even = s * bands >= want && s * bands % threads == 0;
+        int64_t cost = s * j->m + 2 * bands * j->n + (even ? 0 : INT64_MAX / 2);
+        if (cost < least)
+            least = cost, j->strips = s, j->bands = bands;
+    }
 }
 
 static void run_block(Device *d, Job *j)
