@@ -3,9 +3,11 @@
 #define RESULT_FILE_H
 #include <stdio.h>
 
-/* Opens a file for writing; one that exists is emptied. Dies where it cannot be opened. */
+/* Opens a file for writing; one that exists keeps its text until result_close. Dies where it cannot be
+ * opened. */
 FILE *result_open(const char *path);
 
-/* Closes it. Dies where it could not be written whole: a stream keeps a failure that is past. */
+/* Closes it, and puts it in place of one that exists. Dies where it could not be written whole: a stream
+ * keeps a failure that is past. */
 void result_close(FILE *f, const char *path);
 #endif

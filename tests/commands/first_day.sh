@@ -283,6 +283,16 @@ says 0 '^5 6( [0-9]+){2}$' generate ids --prompt-ids '5, 6' --tokens 2 --tempera
 "$TRAIN" plan c.yaml > /dev/full 2> out
 { [ $? = 5 ] && grep -q '^error.write. standard output.*; change: ' out; } || { echo "a full standard output"; bad=$((bad + 1)); }
 
+# a file that cannot be written whole leaves the one before it; one that can has its mode
+"$TRAIN" schedule c.yaml --csv lists.csv > out 2>&1
+cp lists.csv before
+chmod 600 lists.csv
+(trap '' XFSZ; ulimit -f 0; "$TRAIN" schedule c.yaml --csv lists.csv 2>&1) | cat > out
+{ grep -q '^error.write. cannot write lists.csv: .*; change: free space' out && cmp -s before lists.csv &&
+    [ ! -e lists.csv.tmp ]; } || { echo "a table that could not be written: $(cat out)"; bad=$((bad + 1)); }
+says 0 . schedule c.yaml --csv lists.csv
+[ "$(stat -c %a lists.csv)" = 600 ] || { echo "the mode of a table"; bad=$((bad + 1)); }
+
 # the folder of a run is named after its configuration; a name that config.yaml cannot hold is refused
 odd=$(printf 'b\377d.yaml')
 cp c.yaml "$odd"
