@@ -8,6 +8,7 @@
 #include "start.h"
 #include "whole.h"
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,6 +20,7 @@ typedef struct { const char *name; int transposed; int64_t row0, rows, cols; } S
 typedef struct {
     Run *run;
     const char *file;
+    char *tmp;                 /* where it is written: an earlier file stays until this one is whole */
     StTensor *tensor;
     Source *source;
     int n;
@@ -166,9 +168,9 @@ static void open_file(Dump *d)
     static const char *const meta[] = {"format", "pt", NULL};
     Comm *all = &d->run->grid.all;
     char why[WHY] = "";
-    int ok = all->rank != 0 || st_create(&d->w, AT_FDCWD, d->file, 0, d->tensor, d->n, meta, why);
+    int ok = all->rank != 0 || st_create(&d->w, AT_FDCWD, d->tmp, 0, d->tensor, d->n, meta, why);
     all_ok(all, ok, EXIT_RESOURCE, "dump", "%s; change: give a file that can be written", why);
-    ok = all->rank == 0 || st_join(&d->w, AT_FDCWD, d->file, d->tensor, d->n, meta, why);
+    ok = all->rank == 0 || st_join(&d->w, AT_FDCWD, d->tmp, d->tensor, d->n, meta, why);
     all_ok(all, ok, EXIT_RESOURCE, "dump", "%s; change: give a file in a folder that all hosts share", why);
 }
 
@@ -179,8 +181,11 @@ static void close_file(Dump *d)
     int64_t put = d->w.put;
     all->wait(all, all->all_reduce(all, &put, 1, I64, OP_SUM));
     d->w.put = put;
-    all_ok(all, st_finish(&d->w, why), EXIT_RESOURCE, "dump", "%s; change: free space, or give another file",
-           why);
+    int ok = st_finish(&d->w, why);
+    all_ok(all, ok, EXIT_RESOURCE, "dump", "%s; change: free space, or give another file", why);
+    ok = all->rank != 0 || rename(d->tmp, d->file) == 0 || file_errno(why, "cannot rename %s", d->tmp);
+    all_ok(all, ok, EXIT_RESOURCE, "dump", "%s; change: give a file that can be written", why);
+    free(d->tmp);
     for (int i = FIRST_GRAD; i < d->n; i++) {
         free((char *)d->source[i].name);
         free((char *)d->tensor[i].name);
@@ -211,6 +216,7 @@ int command_dump(int argc, char **argv)
     char why[WHY];
     cli_end(&a);
     cli_needs(&a, file, "-o FILE.safetensors", "say where to write");
+    cli_may_write("-o", file);
     if (names && strcmp(names, "hf"))
         die(EXIT_CONFIG, "usage", "train dump: --names %s; change: --names hf, or leave it out", names);
     const Config *cfg = start_config(path, &a, USE_DATA);
@@ -224,7 +230,7 @@ int command_dump(int argc, char **argv)
     if (cfg->load)
         free(run_load(&r, cfg->load));
     r.loader = start_loader(cfg, &r, SPLIT_TRAIN, start_samples(cfg, batch));
-    Dump dump = {.run = &r, .file = file};
+    Dump dump = {.run = &r, .file = file, .tmp = xasprintf("%s.tmp", file)};
     add(&dump, (Source){0}, "tokens", I64, 2, batch, S, 0);
     add(&dump, (Source){0}, "labels", I64, 2, batch, S, 0);
     add(&dump, (Source){0}, "loss_mask", F32, 2, batch, S, 0);

@@ -290,6 +290,10 @@ chmod 600 lists.csv
 (trap '' XFSZ; ulimit -f 0; "$TRAIN" schedule c.yaml --csv lists.csv 2>&1) | cat > out
 { grep -q '^error.write. cannot write lists.csv: .*; change: free space' out && cmp -s before lists.csv &&
     [ ! -e lists.csv.tmp ]; } || { echo "a table that could not be written: $(cat out)"; bad=$((bad + 1)); }
+echo earlier > grads.safetensors
+(trap '' XFSZ; ulimit -f 1; "$TRAIN" dump c.yaml -o grads.safetensors 2>&1) | cat > out
+{ grep -q '^error.dump. .*; change: ' out && grep -q earlier grads.safetensors; } ||
+    { echo "a dump that could not be written: $(cat out)"; bad=$((bad + 1)); }
 says 0 . schedule c.yaml --csv lists.csv
 [ "$(stat -c %a lists.csv)" = 600 ] || { echo "the mode of a table"; bad=$((bad + 1)); }
 
