@@ -3,6 +3,7 @@
 #include "jsonl.h"
 #include "file.h"
 #include "utf8.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -374,5 +375,9 @@ int jsonl_each(const char *path, JsonlEach *each, void *ctx)
         json_decref(j);
     }
     free(line);
-    return f && !fclose(f) ? last : -1;
+    int failed = !f || ferror(f), error = errno;
+    if (f)
+        fclose(f);
+    errno = error;
+    return failed ? -1 : last;
 }

@@ -3,6 +3,7 @@
 #include "report_data.h"
 #include "base.h"
 #include "jsonl.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
@@ -81,7 +82,9 @@ static void add_failure(void *report, const json_t *o)
 static void read_lines(Report *r, const char *dir, const char *name, JsonlEach *add)
 {
     char *path = xasprintf("%s/%s", dir, name);
-    jsonl_each(path, add, r);
+    if (jsonl_each(path, add, r) < 0 && errno != ENOENT)
+        warn("the report lacks a part of %s, which cannot be read: %s; change: go on with the run when it "
+             "can", path, strerror(errno));
     free(path);
 }
 

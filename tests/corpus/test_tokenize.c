@@ -590,9 +590,21 @@ static void test_signals(void)
         free(all[i]);
 }
 
+static void count_line(void *n, const json_t *line) { *(int *)n += 1 + !line; }
+
+/* A file whose reading fails is not one that has ended: no address below the first page can be read. */
+static void test_failing_read(void)
+{
+    int n = 0;
+    CHECK(jsonl_each("/dev/null", count_line, &n) == -1 && n == 0, "a device");
+    CHECK(jsonl_each("/proc/self/mem", count_line, &n) == -1 && errno == EIO && n == 0, "%s",
+          strerror(errno));
+}
+
 int main(void)
 {
     work_open();
+    test_failing_read();
     test_byte();
     test_json_cases();
     test_json_beside_jansson();
