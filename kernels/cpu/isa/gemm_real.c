@@ -21,6 +21,7 @@
 #else
 #define VLANES (VBYTES / 4)
 #endif
+#define NEAR_BYTES 512         /* a lane is fetched to L1 so far ahead where op(a) is one row */
 #define CHUNK 64               /* elements of a lane that are converted at a time; divides FP8_BLOCK and KC */
 
 #define INLINE static inline __attribute__((always_inline))
@@ -241,7 +242,8 @@ static void pack_b(void *panel, Factor f, int lanes, int64_t kn) { pack(panel, f
 
 /* Products of a row a and VN lanes over kn of k. VN by VN words are transposed in registers: a word is an
  * element, or two neighbours in BF16, of which each is the upper half of an F32. Those `ahead` bytes on, of
- * the next lanes, are prefetched to L2: to L1 they would fill its few open misses. */
+ * the next lanes, are prefetched to L2: to L1 they would fill its few open misses. The lanes' own are fetched
+ * from there to L1. */
 INLINE Vec row_dots(const Dtype type, int64_t kn, const REAL *a, const char *const lane[VN], int64_t k0,
                     int64_t ahead)
 {
@@ -253,6 +255,7 @@ INLINE Vec row_dots(const Dtype type, int64_t kn, const REAL *a, const char *con
         for (int i = 0; i < VN; i++) {
             const char *p = lane[i] + (k0 + k) * (int64_t)dtype_size(type);
             t[i] = pairs ? vload((const REAL *)p) : some(type, p, 0);
+            __builtin_prefetch(p + NEAR_BYTES);
             __builtin_prefetch(p + ahead, 0, 2);
         }
         transpose(t);
