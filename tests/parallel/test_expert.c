@@ -96,6 +96,7 @@ static void sources(const Experts *x, int *member)
 typedef struct {
     int each;                  /* topk: by pairs; 1: by rows */
     Mat back, results, room;
+    Mat behind;                /* [1, COLS] behind the room, which nobody may write */
     ExpertFlight flight;
 } Back;
 
@@ -127,6 +128,8 @@ static Data prepare(Device *d, Experts *x, const Case *c, Arena *mem)
         memset(b->back.p, 0xff, mat_bytes(b->back));
         b->results = experts_results_room(x, mem, b->back);
         b->room = experts_return_room(x, mem, b->back);
+        b->behind = mat_take(mem, 1, COLS, F64);
+        memset(b->behind.p, 0xff, mat_bytes(b->behind));
     }
     return s;
 }
@@ -165,6 +168,8 @@ static void check_back(Device *d, const Experts *x, const Case *c, const Data *s
                 want += factor * *(double *)mat_at(s->in, i / COLS * (c->topk / b->each) + j, i % COLS);
             bad += ((double *)y.p)[i] != want;
         }
+        for (size_t i = 0; i < mat_bytes(b->behind); i++)
+            CHECK(((uint8_t *)b->behind.p)[i] == 0xff, "%s: sums go beyond their room", workload_name[c->load]);
         CHECK(!bad, "%s: %ld of %ld numbers came back wrong", workload_name[c->load], (long)bad,
               (long)(n * COLS));
     }
@@ -212,9 +217,10 @@ static void check_grid(Device *d, int ep, int etp, int gather, int64_t piece, Ar
     grid_open(&g, &spec, world, rank);
     int *member = xcalloc((size_t)(ep * etp), sizeof *member);
     for (int load = 0; load < WORKLOADS; load++)
-        for (int step = 0; step < 3; step++) {
-            static const int experts[] = {8, 24, 8}, topks[] = {2, 3, 1};
-            Case c = {(Workload)load, experts[step] * (8 % ep ? ep : 1), topks[step], step};
+        for (int step = 0; step < 4; step++) {
+            static const int experts[] = {8, 24, 8}, topks[] = {2, 3, 1, 1};
+            int one = step == 3;           /* an expert a rank: nothing comes mixed */
+            Case c = {(Workload)load, one ? ep : experts[step] * (8 % ep ? ep : 1), topks[step], step};
             Experts x;
             c.topk = load == ALL_EXPERTS ? c.experts : c.topk;
             experts_open(&x, &g.expert[EXPERT_EP], &g.expert[EXPERT_TP], c.experts, c.topk, MOST, piece,
