@@ -252,7 +252,8 @@ static void check_counted(Device *d, int gather)
 {
     static const Asked asked[] = {{MOST, 0, 0, 0},     {MOST, 0, 0, 0}, {MOST, 1, 0, 0}, {MOST, 0, 0, 0},
                                   {MOST / 2, 0, 0, 0}, {MOST, 0, 0, 0}, {MOST, 0, 0, 1}, {MOST, 0, 0, 0},
-                                  {MOST, 0, 1, 0},     {MOST, 0, 1, 0}, {MOST, 0, 0, 0}, {0, 0, 0, 0}};
+                                  {MOST, 0, 1, 0},     {MOST, 0, 1, 0}, {MOST, 0, 0, 0}, {0, 0, 0, 0},
+                                  {MOST / 8, 0, 1, 0}};      /* fewer rows than an expert's share */
     const ExpertsLimit most = {.capacity = MOST / 2, .share = MOST / 4, .pad = 1};
     GridSpec spec = {.size = {1, 1, 1, world, 1}, .experts = 1, .ep = world, .etp = 1};
     Experts x, fresh;
