@@ -244,6 +244,8 @@ static void plan_asked(Device *d, Experts *x, const Asked *a)
         choice[i] = i % 2;
     x->hot = a->hot;
     experts_plan(d, x, a->chosen ? choice : NULL, a->rows, a->rows, a->limited ? &limit : NULL);
+    CHECK(x->most_of_one <= (a->limited ? limit.capacity : MOST), "an expert has room for %ld pairs of a rank",
+          (long)x->most_of_one);
 }
 
 /* Counting runs make their lists once for the same dispatch, a thousand of which follow each other in a plan,
