@@ -7,12 +7,14 @@
  * The last two are for tests/checkpoint/kill_save.sh. */
 #define _GNU_SOURCE
 #include "faults.h"
+#include "memory_copies.h"
 #include "run_directory.h"
 #include "team.h"
 #include "tiny.h"
 #include <dirent.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 static void conversions(void)
 {
@@ -726,6 +728,35 @@ static void few_descriptors(void)
     DIES(read_with_few, path_of("team330"), EXIT_RESOURCE, "unreadable", "iter_0000003", "ulimit -n");
 }
 
+/* The folder of copies in memory: what lies in it, which copies are forgotten, and that another user, who may
+ * have made it, cannot enter it. */
+static void memory_folders(void)
+{
+    Config cfg = base_config();
+    Comm self;
+    int64_t found[MEMORY_LISTED];
+    char *dir = path_of("copies"), *beside = path_of("copies2");
+    comm_self_open(&self, "all");
+    CHECK(!memory_holds(dir), "the launcher has made none");
+    setenv("GRIDIRON_MEMORY", dir, 1);
+    CHECK(memory_make(why) && memory_make(why), "%s", why);
+    CHECK(memory_holds(dir) && memory_holds(path_of("copies/checkpoints")) && !memory_holds(beside),
+          "what lies in the folder");
+    for (int64_t it = 3; it <= 5; it++)
+        CHECK(save(dir, it, &cfg) == it, "saved");
+    CHECK(memory_list(found, &self) == 3 && found[0] == 5 && found[1] == 4 && found[2] == 3, "newest first");
+    memory_forget(4, &self);
+    CHECK(memory_list(found, &self) == 2 && found[0] == 4, "what comes after 4 is gone, 4 is there");
+    chmod(dir, 0710);
+    CHECK(!memory_make(why) && strstr(why, "is not a folder of this user alone") &&
+              memory_list(found, &self) == 0, "others may enter it: %s", why);
+    chmod(dir, 0700);
+    shell("ln -s %s %s", dir, beside);
+    setenv("GRIDIRON_MEMORY", beside, 1);
+    CHECK(!memory_make(why) && memory_list(found, &self) == 0, "a link is followed");
+    unsetenv("GRIDIRON_MEMORY");
+}
+
 int main(int argc, char **argv)
 {
     Config cfg = base_config();
@@ -751,6 +782,7 @@ int main(int argc, char **argv)
     other_types();
     large();
     retention();
+    memory_folders();
     locked();
     gone();
     names();
