@@ -144,8 +144,8 @@ static void other_types(void)
     }
 }
 
-/* A shard of several hash blocks, of a tensor in two pieces, the first of which ends within a block that begins
- * within a row: it is read in part, a bit outside of that part is flipped. */
+/* A shard of several hash blocks, of a tensor in two pieces, the first of which ends within a block that
+ * begins within a row: it is read in part, a bit outside of that part is flipped. */
 static void large(void)
 {
     Config cfg = base_config();

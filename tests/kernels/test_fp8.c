@@ -410,7 +410,8 @@ static void turned_scale(Device *d)
     linear_turn(d, x, (Precision){.x = &s, .fp8 = 1, .scaling = FP8_OWN, .xt = &t});
     float was = s.inverse;
     s.inverse = 2 * was;
-    CHECK(was > 0 && *(float *)t.inverse.p == was, "the copy's scale is %g, not %g", *(float *)t.inverse.p, was);
+    float kept = *(float *)t.inverse.p;
+    CHECK(was > 0 && kept == was, "the copy's scale is %g, not %g", kept, was);
     arena_close(&mem);
 }
 

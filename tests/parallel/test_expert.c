@@ -169,7 +169,8 @@ static void check_back(Device *d, const Experts *x, const Case *c, const Data *s
             bad += ((double *)y.p)[i] != want;
         }
         for (size_t i = 0; i < mat_bytes(b->behind); i++)
-            CHECK(((uint8_t *)b->behind.p)[i] == 0xff, "%s: sums go beyond their room", workload_name[c->load]);
+            CHECK(((uint8_t *)b->behind.p)[i] == 0xff, "%s: sums go beyond their room",
+                  workload_name[c->load]);
         CHECK(!bad, "%s: %ld of %ld numbers came back wrong", workload_name[c->load], (long)bad,
               (long)(n * COLS));
     }
@@ -244,7 +245,7 @@ static void plan_asked(Device *d, Experts *x, const Asked *a)
         choice[i] = i % 2;
     x->hot = a->hot;
     experts_plan(d, x, a->chosen ? choice : NULL, a->rows, a->rows, a->limited ? &limit : NULL);
-    CHECK(x->most_of_one <= (a->limited ? limit.capacity : MOST), "an expert has room for %ld pairs of a rank",
+    CHECK(x->most_of_one <= (a->limited ? limit.capacity : MOST), "room for %ld pairs of an expert",
           (long)x->most_of_one);
 }
 
