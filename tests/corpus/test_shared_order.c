@@ -1,5 +1,6 @@
 /* test_shared_order -- the ranks of a host read one order of samples: on every rank it is the one that a
  * process by itself works out, and only the one that made it may write it. Run with several ranks. */
+#include "comm_mpi.h"
 #include "files.h"
 #include "grid.h"
 #include "job.h"
@@ -20,17 +21,30 @@ static void put_raw(const char *name, int n)
     free(path);
 }
 
-/* What this process may do with the memory that the ranks of a host share: as "rw-s" of /proc/self/maps. */
-static void rights(char may[5])
+/* What this process may do with the memory that the ranks of a host share: as "rw-s" of /proc/self/maps.
+ * Returns its inode; 0: there is none. */
+static int64_t rights(char may[5])
 {
     char line[512];
+    long inode = 0;
     FILE *f = fopen("/proc/self/maps", "r");
     strcpy(may, "none");
     while (f && fgets(line, sizeof line, f))
         if (strstr(line, "gridiron-host"))
-            sscanf(line, "%*x-%*x %4s", may);
+            sscanf(line, "%*x-%*x %4s %*x %*x:%*x %ld", may, &inode);
     if (f)
         fclose(f);
+    return inode;
+}
+
+/* The ranks of a host have one memory, those of another host have another. */
+static void one_a_host(Comm *all, int64_t inode)
+{
+    int64_t mine[2] = {comm_mpi_host(), inode}, *each = xcalloc(2 * (size_t)all->size, sizeof *each);
+    all->wait(all, all->all_gather(all, each, mine, 2, I64));
+    for (int i = 0; i < all->size; i++)
+        CHECK((each[2 * i] == mine[0]) == (each[2 * i + 1] == inode), "ranks %d and %d", all->rank, i);
+    free(each);
 }
 
 /* The samples of a run's loader are those of one that a process opens by itself. makers: hosts. */
@@ -53,7 +67,7 @@ static void test_order(Run *r, Split split, int n, const char **path, int64_t sa
               "sample %ld", k);
     CHECK(loader_endless(own) && loader_endless(shared) &&
               !strcmp(loader_endless(own), loader_endless(shared)), "256 is not in the corpus");
-    rights(may);
+    one_a_host(all, rights(may));
     int64_t made = !strcmp(may, "rw-s");
     CHECK(made || !strcmp(may, "r--s"), "rank %d has %s", r->grid.rank, may);
     all->wait(all, all->all_reduce(all, &made, 1, I64, OP_SUM));
