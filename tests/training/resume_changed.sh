@@ -108,6 +108,11 @@ rates=$(column N skipped_iterations | awk '{
     for (i = 1; i <= NF; i++) { printf "%.12g ", 0.01 * (9 - i + skipped) / 8; skipped += $i }
     exit !(skipped > 1 && skipped < 5) }') || fail "skipped: $(column N skipped_iterations)"
 is "rates with skipped steps" "$(column N learning_rate)" "$rates"
+# and so it does where the length is one in samples
+run save=Q params_dtype=fp16 train_iters=null train_samples=16 lr_decay_style=linear initial_loss_scale=4e6 hysteresis=1
+is "rates with skipped steps, by samples" "$(column Q learning_rate)" "$(column Q skipped_iterations | awk '{
+    for (i = 1; i <= NF; i++) { printf "%.12g ", 0.01 * (9 - i + skipped) / 8; skipped += $i }
+    if (skipped < 2) print "nothing is skipped" }')"
 
 # the command at the end goes on: with the key that the command line takes away, beyond what is done, and from where
 # the weights came
