@@ -146,6 +146,8 @@ static void check_arrived(const Experts *x, const Case *c, const int *member, co
               workload_name[c->load], l, (long)have, (long)from, (long)due, (long)at);
         CHECK(have % x->piece == 0, "%s, expert %d: %ld rows, which are no multiple of %ld",
               workload_name[c->load], l, (long)have, (long)x->piece);
+        CHECK(have <= experts_room_of_one(x), "%s, expert %d: %ld rows, room for %ld", workload_name[c->load],
+              l, (long)have, (long)experts_room_of_one(x));
         at += have;
         for (int64_t i = 0; i < have * COLS && have == due; i++)
             bad += ((double *)mat_at(s->out, from, 0))[i] != s->want[i];
