@@ -287,6 +287,28 @@ static void check_counted(Device *d, int gather)
     grid_close(&g);
 }
 
+/* Where a limit says how many empty pairs an expert gets, it gets so many, whatever its share is. */
+static void check_fill(Device *d)
+{
+    static const int64_t fill[] = {0, 2, 1, 3};
+    const ExpertsLimit limit = {.capacity = MOST, .share = MOST / 4, .pad = 1, .fill = fill};
+    int32_t choice[MOST];
+    int64_t want = MOST;
+    Comm self;
+    Experts x;
+    comm_self_open(&self, "all");
+    for (int i = 0; i < MOST; i++)
+        choice[i] = i % 2;
+    experts_open(&x, &self, &self, 4, 1, MOST, 1, 0, &limit);
+    experts_plan(d, &x, choice, MOST, MOST, &limit);
+    for (int e = 0; e < 4; e++) {
+        want += fill[e];
+        CHECK(x.mine[e] == fill[e] + (e < 2 ? MOST / 2 : 0), "expert %d has %ld pairs", e, (long)x.mine[e]);
+    }
+    CHECK(x.pairs == want, "%ld pairs, not %ld", (long)x.pairs, (long)want);
+    experts_close(&x);
+}
+
 int main(void)
 {
     Device d;
@@ -301,6 +323,7 @@ int main(void)
                     check_grid(&d, ep, etp, i % 2, i < 2 ? 1 : 4, &mem);
     check_counted(&d, 0);
     check_counted(&d, 1);
+    check_fill(&d);
     arena_close(&mem);
     cpu_close(&d);
     return rank ? test_failures != 0 : test_end();
