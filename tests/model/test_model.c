@@ -3,6 +3,7 @@
  * Recompute, schedule and threads change no bit; splits of the batch, vocabulary padding and the
  * key/value cache agree to rounding; arenas have exactly the planned sizes. */
 #include "run.h"
+#include "linear.h"
 #include "masters.h"
 #include "test.h"
 #include <unistd.h>
@@ -375,6 +376,27 @@ static void activation_not_kept(int family)
           family, kept[0], kept[1], each.used);
 }
 
+/* A transposed copy that waits for its product keeps its scale, when another cast changes that. */
+static void turned_scale(void)
+{
+    Arena mem;
+    Device d;
+    Fp8Scale s = {0};
+    cpu_open(&d, F32, "auto", 1);
+    arena_open(&mem, "test_model", (size_t)1 << 16);
+    Mat x = mat_take(&mem, 16, 16, BF16);
+    for (int i = 0; i < 16 * 16; i++)
+        ((uint16_t *)x.p)[i] = f32_to_bf16(3);
+    Fp8Turned t = linear_turned(&mem, x.rows, x.cols, FP8_OWN);
+    linear_turn(&d, x, (Precision){.x = &s, .fp8 = 1, .scaling = FP8_OWN, .xt = &t});
+    float was = s.inverse;
+    s.inverse = 2 * was;
+    float kept = *(float *)t.inverse.p;
+    CHECK(was > 0 && kept == was, "the copy's scale is %g, not %g", kept, was);
+    arena_close(&mem);
+    cpu_close(&d);
+}
+
 int main(void)
 {
     snprintf(file, sizeof file, "%s/model.yaml", getenv("WORK") ? getenv("WORK") : "/tmp");
@@ -392,6 +414,7 @@ int main(void)
     evaluates_without_noise(1, WITH("attention_dropout=0.3"), WITH("attention_dropout=0"));
     evaluates_without_noise(6, WITH("moe_input_jitter_eps=0.4"), WITH("moe_input_jitter_eps=null"));
     documents_apart(4);
+    turned_scale();
     activation_not_kept(0);
     activation_not_kept(1);
     /* Two microbatches of three layers. Every sum but the chunk's last is fused. With full recompute a
