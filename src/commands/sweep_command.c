@@ -13,7 +13,6 @@
 #include "sweep.h"
 #include "sweep_smallest.h"
 #include <ctype.h>
-#include <errno.h>
 #include <jansson.h>
 #include <unistd.h>
 
@@ -237,7 +236,6 @@ static void find_machine(Sweep *s, const Config *c, int again)
         s->machine = textf("%s/machine-%08x.yaml", s->dir, (unsigned)(s->identity ^ s->identity >> 32));
     if (!again && !access(s->machine, R_OK))
         return;
-    char *part = xasprintf("%s/machine-part.yaml", s->dir);
     char **line = xcalloc((size_t)s->nargs + 5, sizeof *line);
     int n = 0;
     line[n++] = "plan";
@@ -246,14 +244,10 @@ static void find_machine(Sweep *s, const Config *c, int again)
         line[n++] = s->args[i];
     line[n++] = "--calibrate";
     line[n++] = "--machine";
-    line[n++] = part;
+    line[n++] = (char *)s->machine;
     fprintf(stderr, again ? "product and copy have changed apart: measuring this machine again\n"
                           : "measuring this machine\n");
-    calibrate(c, part, n, line);
-    if (rename(part, s->machine))
-        die(EXIT_RESOURCE, "write", "cannot rename %s: %s; change: -o with another folder", part,
-            strerror(errno));
-    free(part);
+    calibrate(c, s->machine, n, line);
     free(line);
 }
 
@@ -516,8 +510,9 @@ static void answer(const Sweep *s, int json, const char *csv)
     json_t *j = as_json(s, hint, hinted);
     write_file(s, page, sweep_page);
     write_file(s, table, sweep_csv);
-    if (json_dump_file(j, data, JSON_INDENT(1)))
-        die(EXIT_RESOURCE, "write", "cannot write %s; change: free space, or -o with another folder", data);
+    FILE *f = result_open(data);
+    json_dumpf(j, f, JSON_INDENT(1));
+    result_close(f, data);
     if (json) {
         json_dumpf(j, stdout, JSON_INDENT(2));
         printf("\n");

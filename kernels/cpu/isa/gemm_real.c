@@ -242,8 +242,8 @@ static void pack_b(void *panel, Factor f, int lanes, int64_t kn) { pack(panel, f
 
 /* Products of a row a and VN lanes over kn of k. VN by VN words are transposed in registers: a word is an
  * element, or two neighbours in BF16, of which each is the upper half of an F32. Those `ahead` bytes on, of
- * the next lanes, are prefetched to L2: to L1 they would fill its few open misses. The lanes' own are fetched
- * from there to L1. */
+ * the next lanes, are prefetched to L2: to L1 they would fill its few open misses. Words of these lanes,
+ * NEAR_BYTES on, are fetched from L2 to L1. */
 INLINE Vec row_dots(const Dtype type, int64_t kn, const REAL *a, const char *const lane[VN], int64_t k0,
                     int64_t ahead)
 {
