@@ -9,56 +9,32 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define ROWS 16                /* rows of a tile */
+#define ROWS 16 /* rows of a tile */
 #define WORDS TILE_WORDS
 #define MR 32
 #define NR 64
-#define GROUP 32               /* k of one tile product */
-#define TILE 1024              /* bytes */
-#define KC 4096                /* sums stay in tile registers */
+#define GROUP 32  /* k of one tile product */
+#define TILE 1024 /* bytes */
+#define KC 4096   /* sums stay in tile registers */
+#define NEAR 512  /* of k: 32 KiB of a panel of op(a), of an L1 of 48 */
 
-/* Half a tile, 32 x 32. Tile registers 0 and 1 are the upper half of c, 2 and 3 the lower half, 4 and 5 are
- * a, 6 and 7 are b. soon: `each` lines of it are prefetched at a time, from `next` on. */
+/* Half a tile, 32 x 32. soon: `each` lines of it are prefetched at a time, from `next` on. */
 INLINE void tile_half(int64_t kn, const char *a, const char *b, float *c, const int both, int add,
                       const Soon *soon, int next, int each)
 {
-    if (add) {
-        _tile_loadd(0, c, NR * 4);
-        _tile_loadd(1, c + WORDS, NR * 4);
-        if (both) {
-            _tile_loadd(2, c + ROWS * NR, NR * 4);
-            _tile_loadd(3, c + ROWS * NR + WORDS, NR * 4);
-        }
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    }
+    tiles_open(c, NR * 4, both, add);
     for (int64_t k = 0; k < kn; k += GROUP, a += MR / ROWS * TILE, b += NR / WORDS * TILE) {
         for (int stop = next + each < soon->n ? next + each : soon->n; next < stop; next++)
             __builtin_prefetch(soon->line[next], 0, 2);
-        _tile_stream_loadd(6, b, 4 * WORDS);
-        _tile_loadd(4, a, 4 * WORDS);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_stream_loadd(7, b + TILE, 4 * WORDS);
-        _tile_dpbf16ps(1, 4, 7);
-        if (both) {
-            _tile_loadd(5, a + TILE, 4 * WORDS);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
-        }
+        tiles_multiply((TilePair){a, a + TILE, 4 * WORDS, k < NEAR}, (TilePair){b, b + TILE, 4 * WORDS, 0},
+                       both);
     }
-    _tile_stored(0, c, NR * 4);
-    _tile_stored(1, c + WORDS, NR * 4);
-    if (both) {
-        _tile_stored(2, c + ROWS * NR, NR * 4);
-        _tile_stored(3, c + ROWS * NR + WORDS, NR * 4);
-    }
+    tiles_store(c, NR * 4, both);
 }
 
 /* GemmKernel.tile. Panels are sequences of tiles: a is [kn/32][2][16 rows][32 of k], b is
- * [kn/32][4][16 pairs of k][16 columns]. a stays in L1 for the tiles of its row; b is read past it. */
+ * [kn/32][4][16 pairs of k][16 columns]. The first NEAR of k of a stay in L1 for the tiles of its row; the
+ * others and b are read past it. */
 static void tile(int64_t kn, const void *a, const void *b, void *c, int rows, int add, const Soon *soon)
 {
     int groups = (int)(kn / GROUP), each = groups ? (soon->n + 2 * groups - 1) / (2 * groups) : 0;
@@ -274,10 +250,22 @@ static void row(int64_t kn, Factor a, Factor b, int cols, void *tile)
 }
 
 const GemmKernel amx_kernel = {
-    .name = "amx", .size = sizeof(uint16_t),
-    .mr = MR, .nr = NR, .group = GROUP, .kc = KC, .along = 1, .mc = 128, .strip = 384 << 10,
-    .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .row = row, .finish = finish,
-    .begin = tiles_begin, .end = tiles_end,
+    .name = "amx",
+    .size = sizeof(uint16_t),
+    .mr = MR,
+    .nr = NR,
+    .group = GROUP,
+    .kc = KC,
+    .along = 1,
+    .mc = 128,
+    .strip = 384 << 10,
+    .pack_a = pack_a,
+    .pack_b = pack_b,
+    .tile = tile,
+    .row = row,
+    .finish = finish,
+    .begin = tiles_begin,
+    .end = tiles_end,
 };
 
 static sigjmp_buf trapped;

@@ -62,13 +62,15 @@ static double peak_avx2(int steps)
     }
 PEAK_AVX512(peak_avx512, "vfmadd231ps", 32)
 PEAK_AVX512(peak_avx512_bf16, "vdpbf16ps", 64)
-/* Four sums take turns, as in the kernel: a tile product has a latency of 52 cycles and starts every 16. */
+/* Four sums take turns, as in the kernel: a tile product has a latency of 52 cycles and starts every 16. What
+ * stands between them, see tiles_apart. */
+#define APART ".rept 8\nnop\n.endr\n"
 __attribute__((target("amx-tile,amx-bf16"))) static double peak_amx(int steps)
 {
     amx_kernel.begin();
     for (int t = 0; t < steps / 16; t++)
-        __asm__ volatile("tdpbf16ps %tmm6, %tmm4, %tmm0\ntdpbf16ps %tmm7, %tmm4, %tmm1\n"
-                         "tdpbf16ps %tmm6, %tmm5, %tmm2\ntdpbf16ps %tmm7, %tmm5, %tmm3\n");
+        __asm__ volatile("tdpbf16ps %tmm6, %tmm4, %tmm0\n" APART "tdpbf16ps %tmm7, %tmm4, %tmm1\n" APART
+                         "tdpbf16ps %tmm6, %tmm5, %tmm2\n" APART "tdpbf16ps %tmm7, %tmm5, %tmm3\n" APART);
     amx_kernel.end();
     return 4.0 * 2 * 16 * 16 * 32 * (steps / 16);
 }

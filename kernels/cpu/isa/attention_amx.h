@@ -8,48 +8,26 @@
 #include "bf16.h"
 #include "tiles.h"
 
-#define GROUP_WORDS (KEY_STEP / 2)     /* words of a tile's row */
-#define ROWS 16                  /* of a tile */
+#define GROUP_WORDS (KEY_STEP / 2) /* words of a tile's row */
+#define ROWS 16                    /* of a tile */
 
-INLINE void units_begin(void) { tiles_begin(); }
-INLINE void units_end(void) { tiles_end(); }
+INLINE void units_begin(void)
+{
+    tiles_begin();
+}
+INLINE void units_end(void)
+{
+    tiles_end();
+}
 
-/* 32 columns of sixteen rows of c or, with `both`, 32. Tile registers as in amx.c. */
+/* 32 columns of sixteen rows of c or, with `both`, 32. */
 INLINE void amx_block(Product p, int64_t groups, const int both, int add)
 {
-    REAL *low = p.c + ROWS * p.ldc;
-    int64_t c = 4 * p.ldc, a = 4 * p.lda, b = 4 * p.ldb;
-    if (add) {
-        _tile_loadd(0, p.c, c);
-        _tile_loadd(1, p.c + TILE_WORDS, c);
-        if (both) {
-            _tile_loadd(2, low, c);
-            _tile_loadd(3, low + TILE_WORDS, c);
-        }
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-    }
-    for (; groups; groups--, p.a += GROUP_WORDS, p.b += ROWS * p.ldb) {
-        _tile_loadd(6, p.b, b);
-        _tile_loadd(4, p.a, a);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(7, p.b + TILE_WORDS, b);
-        _tile_dpbf16ps(1, 4, 7);
-        if (both) {
-            _tile_loadd(5, p.a + ROWS * p.lda, a);
-            _tile_dpbf16ps(2, 5, 6);
-            _tile_dpbf16ps(3, 5, 7);
-        }
-    }
-    _tile_stored(0, p.c, c);
-    _tile_stored(1, p.c + TILE_WORDS, c);
-    if (both) {
-        _tile_stored(2, low, c);
-        _tile_stored(3, low + TILE_WORDS, c);
-    }
+    tiles_open(p.c, 4 * p.ldc, both, add);
+    for (; groups; groups--, p.a += GROUP_WORDS, p.b += ROWS * p.ldb)
+        tiles_multiply((TilePair){p.a, p.a + ROWS * p.lda, 4 * p.lda, 1},
+                       (TilePair){p.b, p.b + TILE_WORDS, 4 * p.ldb, 1}, both);
+    tiles_store(p.c, 4 * p.ldc, both);
 }
 
 /* The last m rows of c, fewer than a tile's, of which no others may be written. */
