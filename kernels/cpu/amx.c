@@ -9,23 +9,36 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define ROWS 16 /* rows of a tile */
+#define ROWS 16                /* rows of a tile */
 #define WORDS TILE_WORDS
 #define MR 32
 #define NR 64
-#define GROUP 32  /* k of one tile product */
-#define TILE 1024 /* bytes */
-#define KC 4096   /* sums stay in tile registers */
-#define NEAR 512  /* of k: 32 KiB of a panel of op(a), of an L1 of 48 */
+#define GROUP 32               /* k of one tile product */
+#define TILE 1024              /* bytes */
+#define KC 4096                /* sums stay in tile registers */
+#define NEAR 512               /* of k: 32 KiB of a panel of op(a), of an L1 of 48 */
 
-/* Half a tile, 32 x 32. soon: `each` lines of it are prefetched at a time, from `next` on. */
-INLINE void tile_half(int64_t kn, const char *a, const char *b, float *c, const int both, int add,
-                      const Soon *soon, int next, int each)
+/* What is prefetched beside the products of a tile: `due` grows by a Soon's rows before each of the `all`
+ * products, and every `all` of it is a row. */
+typedef struct { Soon soon[2]; int due[2], all; } Ahead;
+
+INLINE void prefetch_due(Ahead *h)
+{
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        Soon *s = &h->soon[i];
+        for (h->due[i] += s->rows; h->due[i] >= h->all; h->due[i] -= h->all, s->p += s->step)
+            for (int l = 0; l < s->wide; l++)
+                __builtin_prefetch(s->p + LINE * l, 0, 2);
+    }
+}
+
+/* Half a tile, 32 x 32. */
+INLINE void tile_half(int64_t kn, const char *a, const char *b, float *c, const int both, int add, Ahead *h)
 {
     tiles_open(c, NR * 4, both, add);
     for (int64_t k = 0; k < kn; k += GROUP, a += MR / ROWS * TILE, b += NR / WORDS * TILE) {
-        for (int stop = next + each < soon->n ? next + each : soon->n; next < stop; next++)
-            __builtin_prefetch(soon->line[next], 0, 2);
+        prefetch_due(h);
         tiles_multiply((TilePair){a, a + TILE, 4 * WORDS, k < NEAR}, (TilePair){b, b + TILE, 4 * WORDS, 0},
                        both);
     }
@@ -37,13 +50,13 @@ INLINE void tile_half(int64_t kn, const char *a, const char *b, float *c, const 
  * others and b are read past it. */
 static void tile(int64_t kn, const void *a, const void *b, void *c, int rows, int add, const Soon *soon)
 {
-    int groups = (int)(kn / GROUP), each = groups ? (soon->n + 2 * groups - 1) / (2 * groups) : 0;
+    Ahead ahead = {{soon[0], soon[1]}, {0}, (int)(2 * kn / GROUP)};
     for (int h = 0; h < 2; h++) {
         const char *half = (const char *)b + h * 2 * TILE;
         if (rows > ROWS)
-            tile_half(kn, a, half, (float *)c + h * 2 * WORDS, 1, add, soon, h * groups * each, each);
+            tile_half(kn, a, half, (float *)c + h * 2 * WORDS, 1, add, &ahead);
         else
-            tile_half(kn, a, half, (float *)c + h * 2 * WORDS, 0, add, soon, h * groups * each, each);
+            tile_half(kn, a, half, (float *)c + h * 2 * WORDS, 0, add, &ahead);
     }
 }
 
@@ -250,22 +263,10 @@ static void row(int64_t kn, Factor a, Factor b, int cols, void *tile)
 }
 
 const GemmKernel amx_kernel = {
-    .name = "amx",
-    .size = sizeof(uint16_t),
-    .mr = MR,
-    .nr = NR,
-    .group = GROUP,
-    .kc = KC,
-    .along = 1,
-    .mc = 128,
-    .strip = 384 << 10,
-    .pack_a = pack_a,
-    .pack_b = pack_b,
-    .tile = tile,
-    .row = row,
-    .finish = finish,
-    .begin = tiles_begin,
-    .end = tiles_end,
+    .name = "amx", .size = sizeof(uint16_t),
+    .mr = MR, .nr = NR, .group = GROUP, .kc = KC, .along = 1, .mc = 128, .strip = 384 << 10,
+    .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .row = row, .finish = finish,
+    .begin = tiles_begin, .end = tiles_end,
 };
 
 static sigjmp_buf trapped;
@@ -290,7 +291,7 @@ int amx_works(void)
         for (int i = 0; i < NR * GROUP; i++)
             one[i] = 0x3f80;
         tiles_begin();
-        tile(GROUP, one, one, sum, MR, 0, &(Soon){.n = 0});
+        tile(GROUP, one, one, sum, MR, 0, (Soon[2]){{0}});
         tiles_end();
         good = 1;
         for (int i = 0; i < MR * NR; i++)

@@ -54,24 +54,17 @@ static void finish_tile(const Job *j, void *tile, int64_t row, int64_t col, int 
     j->g->finish(&f, tile, j->g->nr, rows, cols);
 }
 
-/* Adds to the lines that are used soon those of `rows` rows of `bytes` bytes, `step` bytes apart. s NULL: the
- * kernel prefetches nothing, and they are prefetched at once. */
-static inline void use_soon(Soon *s, const char *p, int64_t rows, int64_t step, int64_t bytes)
-{
-    for (int64_t r = 0; r < rows; r++, p += step)
-        for (int64_t i = 0; i < bytes; i += 64)
-            if (!s)
-                __builtin_prefetch(p + i);
-            else if (s->n < SOON_MAX)
-                s->line[s->n++] = p + i;
-}
-
 /* Where a tile will be stored, one tile product ahead. Without it a c beyond L2 that is added to cost a fifth
- * of the time, one that is written a hundredth. */
+ * of the time, one that is written a hundredth. s NULL: the kernel prefetches nothing, and it is done now. */
 static void store_soon(Soon *s, Mat m, int64_t row, int64_t col, int rows, int64_t cols)
 {
     int64_t size = (int64_t)dtype_size(m.type);
-    use_soon(s, mat_at(m, row, col), rows, m.ld * size, cols * size);
+    Soon to = {mat_at(m, row, col), m.ld * size, rows, (int)ceil_div(cols * size, LINE)};
+    if (s)
+        *s = to;
+    for (int r = 0; !s && r < rows; r++)
+        for (int i = 0; i < to.wide; i++)
+            __builtin_prefetch(to.p + r * to.step + LINE * i);
 }
 
 /* How many times this CPU's L2 is the 1 MiB that GemmKernel's mc and strip are for: 1, or 2, the largest that
@@ -109,7 +102,7 @@ static void multiply_item(void *ctx, int64_t item, int thread)
     int64_t tile_bytes = g->kc < j->k_padded ? (int64_t)(g->mr * g->nr) * (int64_t)j->real_size : 0;
     int64_t across = ceil_div(cols, g->nr), panel = g->mr * g->size;
     Mat to = j->finish.part.p ? j->finish.part : j->finish.out;
-    Soon lines, *soon = g->along ? &lines : NULL;
+    Soon lines[2], *soon = g->along ? lines : NULL;
     if (g->begin)
         g->begin();
     for (int64_t i0 = row0; i0 < row1; i0 += j->mc)
@@ -122,14 +115,15 @@ static void multiply_item(void *ctx, int64_t item, int thread)
                 int tile_rows = (int)min64(g->mr, row1 - i), tile_cols = (int)min64(g->nr, cols - jr);
                 char *b = panels + (jr * j->k_padded + k0 * g->nr) * g->size, *tile = tiles + t * tile_bytes;
                 const char *a = j->packed + i * j->k_padded * g->size + k0 * panel;
-                lines.n = 0;
+                memset(lines, 0, sizeof lines);
                 if (i == row0)
                     g->pack_b(b, factor_at(j->b, col0 + jr, k0), tile_cols, min64(kn, j->k - k0));
                 if (last)
                     store_soon(soon, to, i, col0 + jr, tile_rows, tile_cols);
                 if (g->along && i + g->mr < row1) {
-                    int64_t part = ceil_div(kn * panel, across * 64) * 64, x = jr / g->nr * part;
-                    use_soon(soon, a + j->k_padded * panel + x, 1, 0, min64(part, kn * panel - x));
+                    int64_t all = kn * panel / LINE, part = ceil_div(all, across), x = jr / g->nr * part;
+                    int rest = (int)max64(0, min64(part, all - x));
+                    lines[1] = (Soon){a + j->k_padded * panel + x * LINE, LINE, rest, 1};
                 }
                 g->tile(kn, a, b, tile, tile_rows, k0 > 0, soon);
                 if (last)

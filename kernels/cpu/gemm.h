@@ -40,10 +40,10 @@ static inline Factor factor_at(Factor f, int64_t lane, int64_t k)
  * without `scaled`. */
 typedef struct { Mat out, part, bias; int acc, scaled; float by; } Finish;
 
-/* Lines of memory that are used soon. A tile product by AMX prefetches them one by one: all at once they
- * would fill the open misses that its loads need. */
-#define SOON_MAX 256
-typedef struct { const char *line[SOON_MAX]; int n; } Soon;
+/* Cache lines that are used soon: `rows` rows of `wide` lines, `step` bytes apart. A tile product by AMX
+ * prefetches them little by little: all at once they would fill the open misses that its loads need. */
+#define LINE 64                /* bytes of a cache line */
+typedef struct { const char *p; int64_t step; int rows, wide; } Soon;
 
 #define TILE_ROWS 32           /* largest mr of a kernel */
 #define TILE_COLS 64           /* largest nr of a kernel */
@@ -72,7 +72,7 @@ typedef struct GemmKernel {
      *   tile  in/out  [mr][nr]    real: the product
      *   rows  in                  rows of the tile that are needed, from the first on
      *   add   in                  bool: += instead of =
-     *   soon  in                  lines to prefetch; NULL without `along` */
+     *   soon  in     [2]         lines to prefetch; NULL without `along` */
     void (*tile)(int64_t kn, const void *a, const void *b, void *tile, int rows, int add, const Soon *soon);
     /* The tile of one row of op(a) and a panel of op(b), as they lie: k_step is 1 in both. The bits are those
      * of the packed panels; for one row their packing would take longer than memory.
