@@ -16,6 +16,7 @@
 #define GROUP 32               /* k of one tile product */
 #define TILE 1024              /* bytes */
 #define KC 4096                /* sums stay in tile registers */
+#define LIES 1024              /* measured up to 3,072: from 2,048 on packing is as fast or faster */
 #define NEAR 512               /* of k: 32 KiB of a panel of op(a), of an L1 of 48 */
 
 /* What is prefetched beside the products of a tile: `due` grows by a Soon's rows before each of the `all`
@@ -33,30 +34,34 @@ INLINE void prefetch_due(Ahead *h)
     }
 }
 
-/* Half a tile, 32 x 32. */
-INLINE void tile_half(int64_t kn, const char *a, const char *b, float *c, const int both, int add, Ahead *h)
+/* Half a tile, 32 x 32. step: GemmKernel.tile's. */
+INLINE void tile_half(int64_t kn, const char *a, int64_t step, const char *b, float *c, const int both,
+                      int add, Ahead *h)
 {
+    const char *low = a + (step ? ROWS * step : TILE);
+    int64_t next = step ? 4 * WORDS : MR / ROWS * TILE;
+    step = step ? step : 4 * WORDS;
     tiles_open(c, NR * 4, both, add);
-    for (int64_t k = 0; k < kn; k += GROUP, a += MR / ROWS * TILE, b += NR / WORDS * TILE) {
+    for (int64_t k = 0; k < kn; k += GROUP, a += next, low += next, b += NR / WORDS * TILE) {
         prefetch_due(h);
-        tiles_multiply((TilePair){a, a + TILE, 4 * WORDS, k < NEAR}, (TilePair){b, b + TILE, 4 * WORDS, 0},
-                       both);
+        tiles_multiply((TilePair){a, low, step, k < NEAR}, (TilePair){b, b + TILE, 4 * WORDS, 0}, both);
     }
     tiles_store(c, NR * 4, both);
 }
 
 /* GemmKernel.tile. Panels are sequences of tiles: a is [kn/32][2][16 rows][32 of k], b is
- * [kn/32][4][16 pairs of k][16 columns]. The first NEAR of k of a stay in L1 for the tiles of its row; the
- * others and b are read past it. */
-static void tile(int64_t kn, const void *a, const void *b, void *c, int rows, int add, const Soon *soon)
+ * [kn/32][4][16 pairs of k][16 columns]. Rows as they lie are tiles, too. The first NEAR of k of a stay in L1
+ * for the tiles of its row; the others and b are read past it. */
+static void tile(int64_t kn, const void *a, int64_t step, const void *b, void *c, int rows, int add,
+                 const Soon *soon)
 {
     Ahead ahead = {{soon[0], soon[1]}, {0}, (int)(2 * kn / GROUP)};
     for (int h = 0; h < 2; h++) {
         const char *half = (const char *)b + h * 2 * TILE;
         if (rows > ROWS)
-            tile_half(kn, a, half, (float *)c + h * 2 * WORDS, 1, add, &ahead);
+            tile_half(kn, a, step, half, (float *)c + h * 2 * WORDS, 1, add, &ahead);
         else
-            tile_half(kn, a, half, (float *)c + h * 2 * WORDS, 0, add, &ahead);
+            tile_half(kn, a, step, half, (float *)c + h * 2 * WORDS, 0, add, &ahead);
     }
 }
 
@@ -263,7 +268,7 @@ static void row(int64_t kn, Factor a, Factor b, int cols, void *tile)
 }
 
 const GemmKernel amx_kernel = {
-    .name = "amx", .size = sizeof(uint16_t),
+    .name = "amx", .size = sizeof(uint16_t), .lies = LIES,
     .mr = MR, .nr = NR, .group = GROUP, .kc = KC, .along = 1, .mc = 128, .strip = 384 << 10,
     .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .row = row, .finish = finish,
     .begin = tiles_begin, .end = tiles_end,
@@ -291,7 +296,7 @@ int amx_works(void)
         for (int i = 0; i < NR * GROUP; i++)
             one[i] = 0x3f80;
         tiles_begin();
-        tile(GROUP, one, one, sum, MR, 0, (Soon[2]){{0}});
+        tile(GROUP, one, 0, one, sum, MR, 0, (Soon[2]){{0}});
         tiles_end();
         good = 1;
         for (int i = 0; i < MR * NR; i++)

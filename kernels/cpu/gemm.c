@@ -9,6 +9,7 @@
 #define A_THREADS 2            /* most threads that it grows with: it stays in L3 beside other ranks' */
 #define PART_COLS 1024         /* columns of GemmBuffers.part */
 #define STRIP_PANELS 8         /* most panels of op(b) in a strip */
+#define ROWS_APART 2048        /* bytes: 32 rows a multiple of it apart share two sets of L1, 24 lines */
 #define PACK_K 64              /* a multiple of every group */
 #define PACK_PANELS 4          /* panels of op(a) that a work item packs, neighbours in memory */
 #define ITEMS_PER_THREAD 4     /* work items of a thread: with 4 the threads end at about the same time */
@@ -25,6 +26,7 @@ typedef struct {
     Factor a, b;
     int64_t m, n, k, k_padded;
     int row;                   /* bool: GemmKernel.row */
+    int lies;                  /* bool: whole panels of op(a) are not packed */
     Finish finish;             /* its matrices start at the block's first element */
     char *packed;              /* the block of op(a): panels of mr x k_padded */
     char *own;                 /* GemmBuffers.own */
@@ -32,6 +34,9 @@ typedef struct {
     int64_t mc, strip;         /* GemmKernel's, for this CPU's L2 */
     int64_t bands, strips;     /* bands of rows, strips of columns: a work item is one of each */
 } Job;
+
+/* Whether the panel of op(a) from row i on is multiplied where it lies. */
+static int panel_lies(const Job *j, int64_t i) { return j->lies && j->m - i >= j->g->mr; }
 
 static void pack_a_item(void *ctx, int64_t item, int thread)
 {
@@ -41,8 +46,9 @@ static void pack_a_item(void *ctx, int64_t item, int thread)
     int64_t chunk = j->a.lane_step == 1 && j->a.k_step != 1 ? PACK_K : max64(j->k, 1);
     for (int64_t k = 0; k == 0 || k < j->k; k += chunk)
         for (int64_t i = i0; i < end; i += mr)
-            j->g->pack_a(j->packed + (i * j->k_padded + k * mr) * j->g->size, factor_at(j->a, i, k),
-                         (int)min64(mr, j->m - i), min64(chunk, j->k - k));
+            if (!panel_lies(j, i))
+                j->g->pack_a(j->packed + (i * j->k_padded + k * mr) * j->g->size, factor_at(j->a, i, k),
+                             (int)min64(mr, j->m - i), min64(chunk, j->k - k));
 }
 
 static void finish_tile(const Job *j, void *tile, int64_t row, int64_t col, int rows, int cols)
@@ -65,6 +71,23 @@ static void store_soon(Soon *s, Mat m, int64_t row, int64_t col, int rows, int64
     for (int r = 0; !s && r < rows; r++)
         for (int i = 0; i < to.wide; i++)
             __builtin_prefetch(to.p + r * to.step + LINE * i);
+}
+
+/* The panel of op(a) from row i and k on. *step: GemmKernel.tile's. */
+static const char *panel_a(const Job *j, int64_t i, int64_t k, int64_t *step)
+{
+    *step = panel_lies(j, i) ? j->a.lane_step * j->g->size : 0;
+    return *step ? factor_at(j->a, i, k).p : j->packed + (i * j->k_padded + k * j->g->mr) * j->g->size;
+}
+
+/* Part x of `parts` of kn of a panel of op(a). */
+static Soon panel_soon(const Job *j, int64_t i, int64_t k, int64_t kn, int64_t x, int64_t parts)
+{
+    int64_t step, mr = j->g->mr, all = kn * mr * j->g->size / LINE;
+    const char *p = panel_a(j, i, k, &step);
+    int64_t lines = step ? all / mr : all, part = ceil_div(lines, parts), from = x * part;
+    int some = (int)max64(0, min64(part, lines - from));
+    return step ? (Soon){p + from * LINE, step, (int)mr, some} : (Soon){p + from * LINE, LINE, some, 1};
 }
 
 /* How many times this CPU's L2 is the 1 MiB that GemmKernel's mc and strip are for: 1, or 2, the largest that
@@ -100,7 +123,7 @@ static void multiply_item(void *ctx, int64_t item, int thread)
     int64_t col0 = cut(j->n, g->nr, strip, j->strips), cols = cut(j->n, g->nr, strip + 1, j->strips) - col0;
     char *panels = j->own + (size_t)thread * j->own_bytes, *tiles = panels + strip_bytes(j->strip, g);
     int64_t tile_bytes = g->kc < j->k_padded ? (int64_t)(g->mr * g->nr) * (int64_t)j->real_size : 0;
-    int64_t across = ceil_div(cols, g->nr), panel = g->mr * g->size;
+    int64_t across = ceil_div(cols, g->nr), step;
     Mat to = j->finish.part.p ? j->finish.part : j->finish.out;
     Soon lines[2], *soon = g->along ? lines : NULL;
     if (g->begin)
@@ -114,18 +137,15 @@ static void multiply_item(void *ctx, int64_t item, int thread)
                 int64_t jr = g->nr * (g->along ? t % across : t / down);
                 int tile_rows = (int)min64(g->mr, row1 - i), tile_cols = (int)min64(g->nr, cols - jr);
                 char *b = panels + (jr * j->k_padded + k0 * g->nr) * g->size, *tile = tiles + t * tile_bytes;
-                const char *a = j->packed + i * j->k_padded * g->size + k0 * panel;
+                const char *a = panel_a(j, i, k0, &step);
                 memset(lines, 0, sizeof lines);
                 if (i == row0)
                     g->pack_b(b, factor_at(j->b, col0 + jr, k0), tile_cols, min64(kn, j->k - k0));
                 if (last)
                     store_soon(soon, to, i, col0 + jr, tile_rows, tile_cols);
-                if (g->along && i + g->mr < row1) {
-                    int64_t all = kn * panel / LINE, part = ceil_div(all, across), x = jr / g->nr * part;
-                    int rest = (int)max64(0, min64(part, all - x));
-                    lines[1] = (Soon){a + j->k_padded * panel + x * LINE, LINE, rest, 1};
-                }
-                g->tile(kn, a, b, tile, tile_rows, k0 > 0, soon);
+                if (g->along && i + g->mr < row1)
+                    lines[1] = panel_soon(j, i + g->mr, k0, kn, jr / g->nr, across);
+                g->tile(kn, a, step, b, tile, tile_rows, k0 > 0, soon);
                 if (last)
                     finish_tile(j, tile, i, col0 + jr, tile_rows, tile_cols);
             }
@@ -186,7 +206,7 @@ static void share_out(Job *j, int64_t threads)
 static void run_block(Device *d, Job *j)
 {
     share_out(j, pool_threads(d->pool));
-    if (!j->row)
+    if (!j->row && !(j->lies && j->m % j->g->mr == 0))
         pool_run(d->pool, pack_a_item, j, ceil_div(j->m, PACK_PANELS * j->g->mr));
     pool_run(d->pool, j->row ? row_item : multiply_item, j, j->bands * j->strips);
 }
@@ -194,6 +214,14 @@ static void run_block(Device *d, Job *j)
 static Mat mat_part(Mat m, int64_t r, int64_t c, int64_t rows, int64_t cols)
 {
     return (Mat){mat_at(m, r, c), rows, cols, m.ld, m.type};
+}
+
+/* Whether whole panels of op(a) are multiplied where they lie. Packing a panel costs more than reading its
+ * rows, unless these push each other out of L1. */
+static int multiplies_as_it_lies(const GemmKernel *g, Factor a, int64_t k)
+{
+    return k <= g->lies && k % g->group == 0 && a.k_step == 1 && !a.fp8 && a.type == BF16 &&
+           a.lane_step * g->size % ROWS_APART != 0;
 }
 
 /* c (+)= by * fa fb + bias; k elements a lane. finish: its scale; the other fields are ignored. */
@@ -223,6 +251,7 @@ static void multiply(Device *d, const GemmKernel *g, Mat c, Factor fa, Factor fb
                 j.k = min64(block_k, k - k0);
                 j.k_padded = round_up(j.k, g->group);
                 j.a = factor_at(fa, i, k0);
+                j.lies = multiplies_as_it_lies(g, fa, j.k);
                 j.b = factor_at(fb, l, k0);
                 Mat out = mat_part(c, i, l, j.m, j.n), part = mat(cpu->buffers.part, j.m, j.n, d->real);
                 j.finish = (Finish){.out = out, .acc = last ? acc : k0 > 0, .scaled = finish.scaled,

@@ -58,6 +58,8 @@ typedef struct GemmKernel {
                                   1 MiB */
     int along;                 /* bool: the tiles of a row follow each other, not those of a column */
     int size;                  /* bytes of a packed element */
+    int lies;                  /* most k of panels of op(a) that are multiplied where they lie, where k_step
+                                  is 1; 0: all are packed */
     /* Pack lanes into a panel of mr (pack_a) or nr (pack_b) lanes; missing lanes and the padding of k
      * are 0.
      *   panel  out  the panel
@@ -69,11 +71,13 @@ typedef struct GemmKernel {
     /* Multiplies two panels.
      *   kn    in                  k of the panels, a multiple of group
      *   a, b  in                  panels of op(a), op(b)
+     *   step  in                  0, or bytes between the rows of a, which lies as in the matrix
      *   tile  in/out  [mr][nr]    real: the product
      *   rows  in                  rows of the tile that are needed, from the first on
      *   add   in                  bool: += instead of =
      *   soon  in     [2]         lines to prefetch; NULL without `along` */
-    void (*tile)(int64_t kn, const void *a, const void *b, void *tile, int rows, int add, const Soon *soon);
+    void (*tile)(int64_t kn, const void *a, int64_t step, const void *b, void *tile, int rows, int add,
+                 const Soon *soon);
     /* The tile of one row of op(a) and a panel of op(b), as they lie: k_step is 1 in both. The bits are those
      * of the packed panels; for one row their packing would take longer than memory.
      *   kn    in         elements of a lane

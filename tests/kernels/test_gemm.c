@@ -3,6 +3,7 @@
  * alignment must not change a bit. */
 #include "cpu.h"
 #include "ops.h"
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -34,16 +35,30 @@ static double draw(void)       /* [0, 1); Knuth's MMIX generator: philox is slow
 static double at(Mat m, int64_t r, int64_t c) { return get(mat_at(m, r, c), 0, m.type); }
 static void set(Mat m, int64_t r, int64_t c, double x) { put(mat_at(m, r, c), 0, m.type, x); }
 
-/* Allocates a matrix with GUARD columns behind each row. It starts `shift` elements into its memory;
- * drop frees it. */
+/* The memory of a matrix that starts `shift` elements into it, in whole pages and one more. */
+static size_t memory_of(Mat m, int shift, size_t *used)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    *used = (size_t)(m.rows * m.ld + shift) * dtype_size(m.type);
+    return (*used + page - 1) / page * page + page;
+}
+
+/* Allocates a matrix with GUARD columns behind each row, and behind the last a page that nobody may touch. It
+ * starts `shift` elements into its memory; drop frees it. */
 static Mat make(int64_t rows, int64_t cols, Dtype type, int shift)
 {
-    Mat m = mat(xcalloc((size_t)((rows + 1) * (cols + GUARD) + shift), dtype_size(type)), rows, cols, type);
-    m.p = (char *)m.p + (size_t)shift * dtype_size(type);
-    m.ld = cols + GUARD;
+    Mat m = {.rows = rows, .cols = cols, .ld = cols + GUARD, .type = type};
+    size_t used, all = memory_of(m, shift, &used), page = (size_t)sysconf(_SC_PAGESIZE);
+    char *p = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    BUG_ON(p == MAP_FAILED || mprotect(p + all - page, page, PROT_NONE));
+    m.p = p + all - page - used + (size_t)shift * dtype_size(type);
     return m;
 }
-static void drop(Mat m, int shift) { free((char *)m.p - (size_t)shift * dtype_size(m.type)); }
+static void drop(Mat m, int shift)
+{
+    size_t used, all = memory_of(m, shift, &used), rest = all - (size_t)sysconf(_SC_PAGESIZE);
+    munmap((char *)m.p - (size_t)shift * dtype_size(m.type) + used - rest, all);
+}
 
 static void fill(Mat m, int range)
 {

@@ -57,9 +57,10 @@ INLINE void tile_rows(const int rows, int64_t kn, const REAL *restrict a, const 
         }
 }
 
-static void tile(int64_t kn, const void *a, const void *b, void *c, int rows, int add, const Soon *soon)
+static void tile(int64_t kn, const void *a, int64_t step, const void *b, void *c, int rows, int add,
+                 const Soon *soon)
 {
-    (void)soon;
+    (void)step, (void)soon;
     switch (rows) {
 #define ROWS(n) case n: tile_rows(n, kn, a, b, c, add); break;
     ROWS(1) ROWS(2) ROWS(3) ROWS(4)
