@@ -5,6 +5,8 @@
  *       work item: packed by the thread that uses it, in its L2 for each block of mc rows, of kc of k,
  *       of nr columns, of mr rows: the kernel, a tile in registers
  *
+ * Short panels of op(a) are not packed where a kernel reads them as they lie.
+ *
  * An element of c is the sum over blocks of kc, in order, of sums over k in order. Its bits depend on
  * its row of op(a), its column of op(b), k and the kernel's constants. They do not depend on threads,
  * tiles, m, n, or the element's position.
@@ -75,7 +77,7 @@ typedef struct GemmKernel {
      *   tile  in/out  [mr][nr]    real: the product
      *   rows  in                  rows of the tile that are needed, from the first on
      *   add   in                  bool: += instead of =
-     *   soon  in     [2]         lines to prefetch; NULL without `along` */
+     *   soon  in      [2]         lines to prefetch; NULL without `along` */
     void (*tile)(int64_t kn, const void *a, int64_t step, const void *b, void *tile, int rows, int add,
                  const Soon *soon);
     /* The tile of one row of op(a) and a panel of op(b), as they lie: k_step is 1 in both. The bits are those

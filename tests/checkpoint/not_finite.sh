@@ -58,6 +58,8 @@ run "$conf" "save=$work/half" params_dtype=fp16 check_for_nan_in_loss_and_grad=f
     { cat "$work/half/metrics.jsonl"; fail "a loss that overflows in fp16"; }
 run inspect "$work/half" --json
 grep -q '"not_finite": 0' "$work/log" || fail "updated by a loss that is not finite"
+run "$conf" "save=$work/half" load=latest train_iters=6 params_dtype=fp16 check_for_nan_in_loss_and_grad=false init_method_std=1000
+grep -rqE '"nan_iterations": ?6\b' "$work/half/checkpoints/iter_0000006" || fail "a resumed run does not go on counting"
 "$TRAIN" verify "$conf" params_dtype=fp16 init_method_std=1000 --json > "$work/log" 2>&1 && rc=0 || rc=$?
 [ $rc = 1 ] && grep -q '"relative": *null' "$work/log" || fail "verify of infinite gradients: exit $rc"
 plain "$work/log" verify
