@@ -62,6 +62,12 @@ run save=S train_iters=6 load=latest split="'8, 2'"
 "$TRAIN" tiny.yaml save=S train_iters=8 load=latest split="'7, 3'" > log 2>&1 && fail "another split of the same corpus"
 grep -q "split: '8, 2' -> '7, 3' (refuse)" log || fail "no word of the other split"
 
+# another corpus for training that was asked for needs no warning, neither of its bytes nor of their order
+own='data_path=[] split=null valid_data_path=corpus'
+run save=T train_iters=2 $own train_data_path=small
+run save=T train_iters=4 load=latest $own train_data_path=corpus
+! grep -E 'another order|other bytes' log || fail "another corpus is taken for the same one"
+
 # WSD's closing decay has its iterations within a schedule of batch sizes, too
 run save=C train_iters=8 global_batch_size=null step_batch_size_schedule='0:1 128:4' lr_decay_style=WSD \
     lr_wsd_decay_style=linear lr_wsd_decay_iters=2
