@@ -90,4 +90,14 @@ done
 goes_on 80 load=latest
 [ "$(said)" = 1 ] && grep -q '^warning: .*shaped.*attention_sinks' "$work/log" ||
     { echo "settings of another build are left out without a word"; cat "$work/log"; bad=$((bad + 1)); }
+# a checkpoint that does not say how many tokens came before its batch size: samples of its own length, also where the
+# resume has another
+rm -rf "$work/run"
+"$TRAIN" "$work/tiny.yaml" save="$work/run" exit_interval=10 > "$work/log" 2>&1
+"$TRAIN" "$work/tiny.yaml" save="$work/run" load=latest global_batch_size=4 exit_interval=15 > "$work/log" 2>&1
+"$BUILD/test_damage" forge "$work/run/checkpoints/iter_0000015" '"tokens":320' '"Tokens":320' > "$work/log" 2>&1 ||
+    { cat "$work/log"; exit 1; }
+goes_on 44 load=latest global_batch_size=4 seq_length=8 train_iters=16
+tail -n 1 "$work/run/metrics.jsonl" | grep -q '"consumed_tokens": 672,' ||
+    { echo "not 40 samples of 16 tokens and 4 of 8"; tail -n 1 "$work/run/metrics.jsonl"; bad=$((bad + 1)); }
 [ $bad = 0 ]
