@@ -1,7 +1,6 @@
 /* amx -- products of BF16 by AMX. TDPBF16PS multiplies tiles of 16 rows by 64 bytes; like vdpbf16ps it
  * takes denormals for zero. */
 #define _GNU_SOURCE
-#include "bf16.h"
 #include "cpu.h"
 #include "tiles.h"
 #include <setjmp.h>
@@ -16,11 +15,11 @@
 #define GROUP 32               /* k of one tile product */
 #define TILE 1024              /* bytes */
 #define KC 4096                /* sums stay in tile registers */
-#define LIES 1024              /* measured up to 3,072: from 2,048 on packing is as fast or faster */
+#define LIES 1024              /* of k: packing is faster at 2,048 and 3,072 */
 #define NEAR 512               /* of k: 32 KiB of a panel of op(a), of an L1 of 48 */
 
-/* What is prefetched beside the products of a tile: `due` grows by a Soon's rows before each of the `all`
- * products, and every `all` of it is a row. */
+/* What is prefetched beside the `all` products of a tile. Before each product due[i] grows by the rows of
+ * soon[i]; whenever it reaches `all`, a row is prefetched. */
 typedef struct { Soon soon[2]; int due[2], all; } Ahead;
 
 INLINE void prefetch_due(Ahead *h)

@@ -2,11 +2,9 @@
  * so CPUID's leaf 0x1D, which some hypervisors hide, is not read. */
 #ifndef TILES_H
 #define TILES_H
-#include <immintrin.h>
-#include <stdint.h>
+#include "bf16.h"
 
 #define TILE_WORDS 16          /* 32-bit words of a row: pairs of BF16, or F32 */
-#define TILES_INLINE static inline __attribute__((always_inline))
 
 typedef struct {
     uint8_t palette, start_row, reserved[14];
@@ -28,14 +26,14 @@ static inline void tiles_configure(int narrow, int bytes)
 static void tiles_begin(void) { tiles_configure(8, 0); }
 static void tiles_end(void) { _tile_release(); }
 
-/* Eight instructions that do nothing. While another program works on the core's other hyperthread, tile
- * instructions right behind each other take 1.5 times as long as with others between them; alone on the core
- * the eight cost nothing beside a product's 16 cycles. */
-TILES_INLINE void tiles_apart(void) { __asm__ volatile(".rept 8\n\tnop\n\t.endr"); }
+/* Eight instructions that do nothing. On a busy machine tile instructions right behind each other take 1.5
+ * times as long as with others between them, probably where another program has the core's other hyperthread.
+ * On a quiet one the eight cost nothing beside a product's 16 cycles. */
+INLINE void tiles_apart(void) { __asm__ volatile(".rept 8\n\tnop\n\t.endr"); }
 
 /* Loads or, without `add`, clears the sums of 16 rows by 32 columns of c or, with `both`, of 32 rows: tile
  * registers 0 and 1 are the upper half, 2 and 3 the lower. step: bytes from a row of c to the next. */
-TILES_INLINE void tiles_open(const float *c, int64_t step, const int both, int add)
+INLINE void tiles_open(const float *c, int64_t step, const int both, int add)
 {
     const char *low = (const char *)c + 16 * step;
     if (add) {
@@ -54,7 +52,7 @@ TILES_INLINE void tiles_open(const float *c, int64_t step, const int both, int a
 }
 
 /* Stores the sums; see tiles_open. */
-TILES_INLINE void tiles_store(float *c, int64_t step, const int both)
+INLINE void tiles_store(float *c, int64_t step, const int both)
 {
     char *low = (char *)c + 16 * step;
     _tile_stored(0, c, step);
@@ -71,7 +69,7 @@ typedef struct { const void *first, *second; int64_t step; int near; } TilePair;
 
 /* Adds to the sums the product of tiles of a, 32 or 16 rows with 32 of k along them, and of b, 16 pairs of k
  * with 32 columns along them. Tile registers 4 and 5 are a, 6 and 7 are b. */
-TILES_INLINE void tiles_multiply(const TilePair a, const TilePair b, const int both)
+INLINE void tiles_multiply(const TilePair a, const TilePair b, const int both)
 {
 #define LOAD(t, pair, half)                                                                                  \
     do {                                                                                                     \

@@ -5,20 +5,13 @@
  * their rows, which are keys, are transposed once for each block. */
 #ifndef ATTENTION_AMX_H
 #define ATTENTION_AMX_H
-#include "bf16.h"
 #include "tiles.h"
 
-#define GROUP_WORDS (KEY_STEP / 2) /* words of a tile's row */
-#define ROWS 16                    /* of a tile */
+#define GROUP_WORDS (KEY_STEP / 2)     /* words of a tile's row */
+#define ROWS 16                  /* of a tile */
 
-INLINE void units_begin(void)
-{
-    tiles_begin();
-}
-INLINE void units_end(void)
-{
-    tiles_end();
-}
+INLINE void units_begin(void) { tiles_begin(); }
+INLINE void units_end(void) { tiles_end(); }
 
 /* 32 columns of sixteen rows of c or, with `both`, 32. */
 INLINE void amx_block(Product p, int64_t groups, const int both, int add)
