@@ -198,7 +198,7 @@ EXTRA_kernels/cuda/normals := $(if $(filter 1,$(CUDA)),-fmad=false,-ffp-contract
 EXTRA_kernels/cuda/optimizer := $(EXTRA_kernels/cuda/normals)
 # Files that use instructions beyond their directory's set, behind run-time detection.
 ifeq ($(ARCH),x86_64)
-EXTRA_kernels/cpu/amx     := $(filter-out -D%,$(ISA_avx512)) -mavx512bf16 -mamx-tile -mamx-bf16
+EXTRA_kernels/cpu/amx     := $(filter-out -D%,$(ISA_avx512)) -mavx512bf16 -mamx-tile -mamx-bf16 -mprfchw
 EXTRA_kernels/cpu/bf16dot := $(filter-out -D%,$(ISA_avx512)) -mavx512bf16
 else
 X86_ONLY := kernels/cpu/amx.c kernels/cpu/bf16dot.c

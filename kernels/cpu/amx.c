@@ -15,11 +15,11 @@
 #define GROUP 32               /* k of one tile product */
 #define TILE 1024              /* bytes */
 #define KC 4096                /* sums stay in tile registers */
-#define LIES 1024              /* of k: packing is faster at 2,048 and 3,072 */
 #define NEAR 512               /* of k: 32 KiB of a panel of op(a), of an L1 of 48 */
 
-/* What is prefetched beside the `all` products of a tile. Before each product due[i] grows by the rows of
- * soon[i]; whenever it reaches `all`, a row is prefetched. */
+/* What is prefetched beside the `all` products of a tile: soon[0] is written then, and becomes this core's
+ * own. Before each product due[i] grows by the rows of soon[i]; whenever it reaches `all`, a row is
+ * prefetched. */
 typedef struct { Soon soon[2]; int due[2], all; } Ahead;
 
 INLINE void prefetch_due(Ahead *h)
@@ -29,7 +29,10 @@ INLINE void prefetch_due(Ahead *h)
         Soon *s = &h->soon[i];
         for (h->due[i] += s->rows; h->due[i] >= h->all; h->due[i] -= h->all, s->p += s->step)
             for (int l = 0; l < s->wide; l++)
-                __builtin_prefetch(s->p + LINE * l, 0, 2);
+                if (i == 0)
+                    __builtin_prefetch(s->p + LINE * l, 1);
+                else
+                    __builtin_prefetch(s->p + LINE * l, 0, 2);
     }
 }
 
@@ -163,31 +166,45 @@ static void pack_some(uint32_t *to, Factor f, int64_t lanes, int64_t kn, int acr
 }
 
 /* Prefetches 32 rows of 64 bytes to L2: in L1 rows of some lengths would be in the way of each other. */
-INLINE void prefetch_rows(Factor f)
+INLINE void prefetch_rows(const char *p, int64_t step)
 {
-    int64_t step = 2 * (f.k_step == 1 ? f.lane_step : f.k_step);
 #pragma GCC unroll 32
     for (int i = 0; i < 32; i++)
-        __builtin_prefetch(f.p + i * step, 0, 2);
+        __builtin_prefetch(p + i * step, 0, 2);
+}
+
+/* Prefetches what pack_tiles reads soon after block g, at (l, k) of the panel f. With k across the rows that
+ * is 64 bytes of each: both halves of 128, which the CPU fetches together, are asked for at a time. */
+INLINE void prefetch_source(Factor f, Factor g, int64_t l, int64_t k, int64_t kn, const int width)
+{
+    int64_t next = k + 4 * GROUP;
+    if (f.k_step == 1) {
+        prefetch_rows((next < kn ? factor_at(f, l, next) : factor_at(f, l + width, next - kn)).p,
+                      2 * f.lane_step);
+    } else if ((uintptr_t)g.p / LINE % 2 == 0) {
+        const char *p = factor_at(g, 0, 2 * GROUP).p;
+        prefetch_rows(p, 2 * f.k_step);
+        prefetch_rows(p + LINE, 2 * f.k_step);
+    }
 }
 
 /* Packs a panel of `width` lanes as tiles, whose rows are lanes with k along them or, across: bool, pairs
- * of k with lanes along them. */
+ * of k with lanes along them. The next two tiles' place is made this core's own meanwhile: stores to lines
+ * that are elsewhere are three times as slow. */
 INLINE void pack_tiles(uint32_t *to, Factor f, int lanes, int64_t kn, const int width, const int across)
 {
     for (int64_t k = 0; k < kn; k += GROUP)
         for (int l = 0; l < width; l += 2 * ROWS, to += 2 * ROWS * WORDS) {
             Factor g = factor_at(f, l, k);
-            int64_t next = k + 4 * GROUP;
             if (lanes - l < 32 || kn - k < GROUP) {
                 pack_some(to, g, lanes - l, kn - k, across);
                 pack_some(to + ROWS * WORDS, factor_at(g, ROWS, 0), lanes - l - ROWS, kn - k, across);
                 continue;
             }
-            if (f.k_step != 1)
-                prefetch_rows(factor_at(g, 0, 2 * GROUP));
-            else
-                prefetch_rows(next < kn ? factor_at(f, l, next) : factor_at(f, l + width, next - kn));
+            prefetch_source(f, g, l, k, kn, width);
+#pragma GCC unroll 32
+            for (int i = 0; i < 32; i++)
+                __builtin_prefetch((char *)to + 2 * TILE + LINE * i, 1);
             pack_two(to, g, across);
         }
 }
@@ -267,7 +284,7 @@ static void row(int64_t kn, Factor a, Factor b, int cols, void *tile)
 }
 
 const GemmKernel amx_kernel = {
-    .name = "amx", .size = sizeof(uint16_t), .lies = LIES,
+    .name = "amx", .size = sizeof(uint16_t), .lies = 1,
     .mr = MR, .nr = NR, .group = GROUP, .kc = KC, .along = 1, .mc = 128, .strip = 384 << 10,
     .pack_a = pack_a, .pack_b = pack_b, .tile = tile, .row = row, .finish = finish,
     .begin = tiles_begin, .end = tiles_end,

@@ -9,8 +9,7 @@
 #define A_THREADS 2            /* most threads that it grows with: it stays in L3 beside other ranks' */
 #define PART_COLS 1024         /* columns of GemmBuffers.part */
 #define STRIP_PANELS 8         /* most panels of op(b) in a strip */
-#define ROWS_APART 2048        /* bytes: 32 rows a multiple of it apart share two sets of L1, 24 lines */
-#define PACK_K 64              /* a multiple of every group */
+#define PACK_K 32              /* a multiple of every group */
 #define PACK_PANELS 4          /* panels of op(a) that a work item packs, neighbours in memory */
 #define ITEMS_PER_THREAD 4     /* work items of a thread: with 4 the threads end at about the same time */
 
@@ -216,12 +215,10 @@ static Mat mat_part(Mat m, int64_t r, int64_t c, int64_t rows, int64_t cols)
     return (Mat){mat_at(m, r, c), rows, cols, m.ld, m.type};
 }
 
-/* Whether whole panels of op(a) are multiplied where they lie. Packing a panel costs more than reading its
- * rows, unless these push each other out of L1. */
+/* Whether whole panels of op(a) are multiplied where they lie. */
 static int multiplies_as_it_lies(const GemmKernel *g, Factor a, int64_t k)
 {
-    return k <= g->lies && k % g->group == 0 && a.k_step == 1 && !a.fp8 && a.type == BF16 &&
-           a.lane_step * g->size % ROWS_APART != 0;
+    return g->lies && k % g->group == 0 && a.k_step == 1 && !a.fp8 && a.type == BF16;
 }
 
 /* c (+)= by * fa fb + bias; k elements a lane. finish: its scale; the other fields are ignored. */

@@ -5,7 +5,7 @@
  *       work item: packed by the thread that uses it, in its L2 for each block of mc rows, of kc of k,
  *       of nr columns, of mr rows: the kernel, a tile in registers
  *
- * Short panels of op(a) are not packed where a kernel reads them as they lie.
+ * Panels of op(a) are not packed where a kernel reads them as they lie.
  *
  * An element of c is the sum over blocks of kc, in order, of sums over k in order. Its bits depend on
  * its row of op(a), its column of op(b), k and the kernel's constants. They do not depend on threads,
@@ -60,8 +60,7 @@ typedef struct GemmKernel {
                                   1 MiB */
     int along;                 /* bool: the tiles of a row follow each other, not those of a column */
     int size;                  /* bytes of a packed element */
-    int lies;                  /* most k of panels of op(a) that are multiplied where they lie, where k_step
-                                  is 1; 0: all are packed */
+    int lies;                  /* bool: whole panels of op(a) whose k_step is 1 are multiplied where they lie */
     /* Pack lanes into a panel of mr (pack_a) or nr (pack_b) lanes; missing lanes and the padding of k
      * are 0.
      *   panel  out  the panel
