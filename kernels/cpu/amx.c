@@ -255,7 +255,8 @@ static void finish(const Finish *f, void *tile, int width, int rows, int cols)
 }
 
 /* GemmKernel.row. Sixteen lanes of b are sixteen rows of a tile where they lie, and the row is a tile of one
- * column. They are read from end to end, and then the next ones, which are prefetched to L2. */
+ * column. They are read from end to end, and then the next ones: these are prefetched to L2, and from there
+ * to L1 two tiles ahead. */
 static void row(int64_t kn, Factor a, Factor b, int cols, void *tile)
 {
     _Alignas(64) uint16_t lanes[ROWS * GROUP], x[GROUP];
@@ -266,8 +267,10 @@ static void row(int64_t kn, Factor a, Factor b, int cols, void *tile)
             Factor f = factor_at(b, l, k);
             if (cols - l >= ROWS && kn - k >= GROUP) {
 #pragma GCC unroll 16
-                for (int i = 0; i < ROWS; i++)
+                for (int i = 0; i < ROWS; i++) {
                     __builtin_prefetch(f.p + 2 * (ROWS + i) * b.lane_step, 0, 2);
+                    __builtin_prefetch(f.p + 2 * (2 * GROUP + i * b.lane_step));
+                }
                 _tile_loadd(0, f.p, 2 * b.lane_step);
                 _tile_loadd(7, a.p + 2 * k, 4);
             } else {
