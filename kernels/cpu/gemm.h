@@ -60,7 +60,7 @@ typedef struct GemmKernel {
                                   1 MiB */
     int along;                 /* bool: the tiles of a row follow each other, not those of a column */
     int size;                  /* bytes of a packed element */
-    int lies;                  /* bool: whole panels of op(a) whose k_step is 1 are multiplied where they lie */
+    int lies;                  /* bool: whole panels of op(a) with k_step 1 are multiplied where they lie */
     /* Pack lanes into a panel of mr (pack_a) or nr (pack_b) lanes; missing lanes and the padding of k
      * are 0.
      *   panel  out  the panel

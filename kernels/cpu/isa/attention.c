@@ -131,20 +131,21 @@ static void add_run(const Forward *f, const PositionRun *r, const Panels *x, Row
     for (int64_t j = first / block * block; j < end; j += block) {
         int64_t base = j > r->start ? j : r->start, stop = j + block < end ? j + block : end;
         int64_t at = b * s->k.stride + r->row + base - r->start;
-        panel_rows(x->k, ld, f->k, at, stop - base, stop - base, kv * dim, dim);
-        panel_rows(x->v, ld, f->v, at, stop - base, stop - base, kv * dim, dim);
-        panel_turn(x->v, ld, stop - base, block);
+        int64_t rows = stop - base;
+        Panel k = panel_of(x->k, ld, f->k, at, rows, kv * dim, dim, n);
+        Panel v = panel_of(x->v, ld, f->v, at, rows, kv * dim, dim, n);
+        panel_turn(v, ld, rows, block);
         for (int i = 0; i < n; i++) {
             const Strip *t = &w[i].t;
             int64_t from, to, skip = strip_keys(t, base, stop, &from, &to);
             if (from >= to)
                 continue;
             const Elem *qi = (const Elem *)(x->q + i * panel), *p = (const Elem *)x->p;
-            const Elem *ki = x->k.along + skip * ld / PER;
-            product(1, (Product){x->p, ki, qi, STRIP, ld / PER, STRIP}, to - from, t->width, dim, SET, NULL);
+            Product scores = {x->p, k.along + skip * k.step, qi, STRIP, k.step, STRIP};
+            product(1, scores, to - from, t->width, dim, SET, NULL);
             softmax(&w[i], x->p, (REAL)(s->scale * LOG2E), from, to - from);
             zeros_across(x->p, to - from);
-            Product sums = across(x->out + i * panel, x->v.across, skip, p, ld, block);
+            Product sums = across(x->out + i * panel, v.across, skip, p, ld, block);
             product(ACROSS, sums, dim, t->width, to - from, SCALE, w[i].alpha);
         }
     }

@@ -61,14 +61,14 @@ static void product(int along, Product p, int64_t m, int64_t n, int64_t k, Init 
     }
 }
 
-/* to [ld][block / 2] pairs of keys, from n of at most `block` keys [n][ld]; zeros from key n to the next
- * multiple of KEY_STEP. */
-static void turn_keys(Elem *to, const Elem *from, int64_t ld, int64_t n, int64_t block)
+/* to [ld][block / 2] pairs of keys, from n of at most `block` keys, `step` apart; zeros from key n to the
+ * next multiple of KEY_STEP. */
+static void turn_keys(Elem *to, const Elem *from, int64_t step, int64_t ld, int64_t n, int64_t block)
 {
     for (int64_t j = 0; j < n; j += KEY_STEP)
         for (int64_t d = 0; d < ld; d += ROWS) {
-            const char *p = (const char *)(from + (j * ld + d) / 2);
-            Factor f = {.p = p, .lane_step = 1, .k_step = ld, .type = BF16};
+            const char *p = (const char *)(from + j * step + d / 2);
+            Factor f = {.p = p, .lane_step = 1, .k_step = 2 * step, .type = BF16};
             __m512i v[16];
             load_across_k(v, f, ROWS, n - j);
             transpose_words(v);

@@ -50,9 +50,11 @@ typedef Elem EVec __attribute__((vector_size(VBYTES)));
 
 #ifdef REAL_tiles
 #define KEY_STEP 32              /* keys of a strip begin, and blocks end, at multiples of it: k of a tile */
+#define ROW_STEP 16              /* rows of a panel that are read together: those of a tile */
 #define STRIP_STEP STRIP         /* lanes of a strip are a multiple of it */
 #else
 #define KEY_STEP PER
+#define ROW_STEP 1
 #define STRIP_STEP VN
 #endif
 
@@ -354,13 +356,13 @@ static inline void unpack(Mat x, int64_t r, int64_t n, int64_t c, int64_t dim, c
             FN(store_reals)(mat_at(x, r + i, c), src + i * ld, dim, x.type);
 }
 
-/* Rows with k along them, [n][ld / PER], and with k across them, [n / PER][ld]. */
-typedef struct { Elem *along, *across; } Panel;
+/* Rows with k along them, `step` apart, and with k across them, [n / PER][ld]. */
+typedef struct { Elem *along, *across; int64_t step; } Panel;
 
 /* A panel of n rows, a multiple of PER, in memory of n * ld reals. */
 static inline Panel panel_at(REAL *p, int64_t n, int64_t ld)
 {
-    return (Panel){(Elem *)p, (Elem *)p + n * ld / PER * (PER - 1)};
+    return (Panel){(Elem *)p, (Elem *)p + n * ld / PER * (PER - 1), ld / PER};
 }
 
 /* Fills a panel's rows with zeros from row n to `stop` and with columns [c, c+dim) of rows [r, r+n) of x
@@ -390,17 +392,32 @@ INLINE __m512i pairs_of_halves(int second)
 }
 #endif
 
+/* Returns the n rows [r, r+n), columns [c, c+dim), of x for the products of `strips` strips: copied to `room`
+ * or, in the builds `pairs` and `tiles` for a single strip, where they lie, if its products can read that. */
+static inline Panel panel_of(Panel room, int64_t ld, Mat x, int64_t r, int64_t n, int64_t c, int64_t dim,
+                             int strips)
+{
+    if (PER == 1 || strips > 1 || dim != ld || n % ROW_STEP || x.ld % PER) {
+        panel_rows(room, ld, x, r, n, n, c, dim);
+        return room;
+    }
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t b = 0; b < 2 * dim; b += 64)
+            __builtin_prefetch((char *)mat_at(x, r + i, c) + b, 0, 2);
+    return (Panel){mat_at(x, r, c), room.across, x.ld / PER};
+}
+
 /* Makes across [n / PER][ld] of a panel's n rows; the partner of an odd last row is zeros. */
 static inline void panel_across(Panel p, int64_t ld, int64_t n)
 {
 #ifdef REAL_pairs
     const Elem *row = p.along;
-    for (int64_t i = 0; i < n; i += 2, row += ld)
+    for (int64_t i = 0; i < n; i += 2, row += 2 * p.step)
         for (int64_t c = 0; c < ld / 2; c += VN) {
             __m512i a = (__m512i)eload(row + c), b = {0}, low = pairs_of_halves(32);
             __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
             if (i + 1 < n)
-                b = (__m512i)eload(row + ld / 2 + c);
+                b = (__m512i)eload(row + p.step + c);
             estore(p.across + i / 2 * ld + 2 * c, (EVec)_mm512_permutex2var_epi16(a, low, b));
             estore(p.across + i / 2 * ld + 2 * c + VN, (EVec)_mm512_permutex2var_epi16(a, high, b));
         }
@@ -413,7 +430,7 @@ static inline void panel_across(Panel p, int64_t ld, int64_t n)
 INLINE void panel_turn(Panel p, int64_t ld, int64_t n, int64_t block)
 {
 #ifdef REAL_tiles
-    turn_keys(p.across, p.along, ld, n, block);
+    turn_keys(p.across, p.along, p.step, ld, n, block);
 #else
     (void)block;
     panel_across(p, ld, n);
