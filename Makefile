@@ -175,8 +175,8 @@ ISAS        := generic avx2 avx512
 # gcc from 13 on leaves products in some loops apart from the sums that they are added to: a row alone would have other
 # bits than among others.
 FUSED       := -mfma --param=avoid-fma-max-bits=0
-ISA_avx2    := -DVBYTES=32 -mavx2 $(FUSED) -mf16c
-ISA_avx512  := -DVBYTES=64 -mavx512f -mavx512bw -mavx512dq -mavx512vl $(FUSED) -mf16c -mprefer-vector-width=512
+ISA_avx2    := -DVBYTES=32 -mavx2 $(FUSED) -mf16c -mprfchw
+ISA_avx512  := -DVBYTES=64 -mavx512f -mavx512bw -mavx512dq -mavx512vl $(FUSED) -mf16c -mprfchw -mprefer-vector-width=512
 else ifeq ($(ARCH),aarch64)
 ISAS        := generic sve256
 ISA_sve256  := -DVBYTES=32 -march=armv8.2-a+sve -msve-vector-bits=256
@@ -198,7 +198,7 @@ EXTRA_kernels/cuda/normals := $(if $(filter 1,$(CUDA)),-fmad=false,-ffp-contract
 EXTRA_kernels/cuda/optimizer := $(EXTRA_kernels/cuda/normals)
 # Files that use instructions beyond their directory's set, behind run-time detection.
 ifeq ($(ARCH),x86_64)
-EXTRA_kernels/cpu/amx     := $(filter-out -D%,$(ISA_avx512)) -mavx512bf16 -mamx-tile -mamx-bf16 -mprfchw
+EXTRA_kernels/cpu/amx     := $(filter-out -D%,$(ISA_avx512)) -mavx512bf16 -mamx-tile -mamx-bf16
 EXTRA_kernels/cpu/bf16dot := $(filter-out -D%,$(ISA_avx512)) -mavx512bf16
 else
 X86_ONLY := kernels/cpu/amx.c kernels/cpu/bf16dot.c

@@ -3,15 +3,25 @@
  * An F64 becomes BF16 or F16 by way of F32, and is therefore rounded twice. */
 #include "work.h"
 
+#define HALVES 32              /* of 16 bits in a cache line */
+
 /* The compiler vectorises these loops; F16 uses the F16C instructions where the instruction set has
- * them. */
+ * them. BF16, which large activations are stored in, is prefetched. */
 void FN(load_reals)(REAL *restrict dst, const void *restrict src, int64_t n, Dtype type)
 {
     int64_t i = 0;
     switch (type) {
     case F64: for (const double *s = src; i < n; i++) dst[i] = (REAL)s[i]; return;
     case F32: for (const float *s = src; i < n; i++) dst[i] = (REAL)s[i]; return;
-    case BF16: for (const uint16_t *s = src; i < n; i++) dst[i] = (REAL)bf16_to_f32(s[i]); return;
+    case BF16:
+        for (const uint16_t *s = src; i + HALVES <= n; i += HALVES) {
+            __builtin_prefetch((const char *)(s + i) + AHEAD_BYTES);
+            for (int k = 0; k < HALVES; k++)
+                dst[i + k] = (REAL)bf16_to_f32(s[i + k]);
+        }
+        for (const uint16_t *s = src; i < n; i++)
+            dst[i] = (REAL)bf16_to_f32(s[i]);
+        return;
     case F16:
 #if (defined(ISA_avx2) || defined(ISA_avx512)) && !defined(REAL_f64)
         for (const __m128i_u *h = src; i + 8 <= n; i += 8)
@@ -30,7 +40,15 @@ void FN(store_reals)(void *restrict dst, const REAL *restrict src, int64_t n, Dt
     switch (type) {
     case F64: for (double *d = dst; i < n; i++) d[i] = (double)src[i]; return;
     case F32: for (float *d = dst; i < n; i++) d[i] = (float)src[i]; return;
-    case BF16: for (uint16_t *d = dst; i < n; i++) d[i] = f32_to_bf16((float)src[i]); return;
+    case BF16:
+        for (uint16_t *d = dst; i + HALVES <= n; i += HALVES) {
+            __builtin_prefetch((char *)(d + i) + AHEAD_BYTES / 2, 1);
+            for (int k = 0; k < HALVES; k++)
+                d[i + k] = f32_to_bf16((float)src[i + k]);
+        }
+        for (uint16_t *d = dst; i < n; i++)
+            d[i] = f32_to_bf16((float)src[i]);
+        return;
     case F16:
 #if (defined(ISA_avx2) || defined(ISA_avx512)) && !defined(REAL_f64)
         for (__m128i_u *h = dst; i + 8 <= n; i += 8)

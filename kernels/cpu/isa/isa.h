@@ -211,6 +211,9 @@ static inline void vphilox(WVec c[4], uint64_t key)
         c[i] &= 0xffffffffu;
 }
 
+/* Bytes that long streams are prefetched ahead: the CPU's own prefetcher begins anew at each page. */
+#define AHEAD_BYTES 4096
+
 /* Convert n elements of storage type `type` to reals, and n reals to that type (convert.c). */
 void FN(load_reals)(REAL *dst, const void *src, int64_t n, Dtype type);
 void FN(store_reals)(void *dst, const REAL *src, int64_t n, Dtype type);

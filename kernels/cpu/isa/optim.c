@@ -258,22 +258,41 @@ static int64_t widen(double *piece, const char *x, int64_t n, Dtype type, const 
     return padded;
 }
 
-static double squares_of_block(const char *x, int64_t n, Dtype type, const int16_t *rest)
+/* The sum of squares of n elements, a multiple of SUMS, of F32 or F64. */
+static inline __attribute__((always_inline)) double squares_of(const char *x, int64_t n, const Dtype type)
 {
-    double piece[SUMSQ_BLOCK], sum[SUMS] = {0};
-    int64_t padded = widen(piece, x, n, type, rest);
-    for (int64_t k = 0; k < padded; k += SUMS)
+    typedef float Floats __attribute__((vector_size(VBYTES / 2)));
+    const int64_t size = (int64_t)dtype_size(type);
+    double sum[SUMS] = {0};
+    for (int64_t k = 0; k < n; k += SUMS) {
+        __builtin_prefetch(x + k * size + AHEAD_BYTES);
+#pragma GCC unroll 16
         for (int s = 0; s < SUMS; s += VBYTES / 8) {
             DVec a, v;
+            Floats f;
+            if (type == F32) {
+                memcpy(&f, x + (k + s) * size, sizeof f);
+                v = __builtin_convertvector(f, DVec);
+            } else {
+                memcpy(&v, x + (k + s) * size, sizeof v);
+            }
             memcpy(&a, sum + s, sizeof a);
-            memcpy(&v, piece + k + s, sizeof v);
             a += v * v;
             memcpy(sum + s, &a, sizeof a);
         }
+    }
     for (int k = SUMS / 2; k; k /= 2)
         for (int s = 0; s < k; s++)
             sum[s] += sum[s + k];
     return sum[0];
+}
+
+static double squares_of_block(const char *x, int64_t n, Dtype type, const int16_t *rest)
+{
+    if (type == F32 && n % SUMS == 0)
+        return squares_of(x, n, F32);
+    double piece[SUMSQ_BLOCK];
+    return squares_of((const char *)piece, widen(piece, x, n, type, rest), F64);
 }
 
 static void squares_item(void *ctx, int64_t item, int thread)
