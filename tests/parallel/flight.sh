@@ -1,7 +1,7 @@
 #!/bin/sh
 # tests/parallel/flight.sh -- the flight record: after a death under scripts/launch, under plain mpirun, of all ranks at
 # once and of a rank alone `train flight RUN` says what each rank did and for whom the others waited; records that are
-# cut or changed are refused or read, never more.
+# cut or changed are refused or read, never more; files of its name are left alone.
 set -u
 work=${WORK:-$(mktemp -d)} launch=$PWD/scripts/launch bad=0
 . tests/tiny.sh
@@ -141,4 +141,10 @@ for seed in $(seq 12); do
     rc=$?
     [ $rc = 0 ] || [ $rc = 1 ] || fail "changed, seed $seed, --json: $rc"
 done
+
+# files that have the names of the page and of the record already are somebody's: they are not written
+mkdir "$work/taken"
+echo theirs | tee "$work/taken/page.0" > "$work/taken/page-flight.0"
+GRIDIRON_PAGE=$work/taken/page "$real" "$work/tiny.yaml" save="$work/one" > "$work/log" 2>&1 || fail "names are taken: $?"
+[ "$(cat "$work/taken/page.0")" = theirs ] && [ "$(cat "$work/taken/page-flight.0")" = theirs ] || fail "others' files are written"
 [ $bad = 0 ]
