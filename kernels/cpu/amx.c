@@ -173,16 +173,16 @@ INLINE void prefetch_rows(const char *p, int64_t step)
         __builtin_prefetch(p + i * step, 0, 2);
 }
 
-/* Prefetches what pack_tiles reads soon after block g, at (l, k) of the panel f. With k across the rows that
- * is 64 bytes of each: both halves of 128, which the CPU fetches together, are asked for at a time. */
-INLINE void prefetch_source(Factor f, Factor g, int64_t l, int64_t k, int64_t kn, const int width)
+/* Prefetches what pack_tiles reads soon after the block at (l, k) of panel f. With k across the rows a block
+ * is 64 bytes of each row, and the CPU fetches 128 together: both halves are asked for at a time. */
+INLINE void prefetch_source(Factor f, int64_t l, int64_t k, int64_t kn, const int width)
 {
     int64_t next = k + 4 * GROUP;
     if (f.k_step == 1) {
         prefetch_rows((next < kn ? factor_at(f, l, next) : factor_at(f, l + width, next - kn)).p,
                       2 * f.lane_step);
-    } else if ((uintptr_t)g.p / LINE % 2 == 0) {
-        const char *p = factor_at(g, 0, 2 * GROUP).p;
+    } else if ((uintptr_t)factor_at(f, l, k).p / LINE % 2 == 0) {
+        const char *p = factor_at(f, l, k + 2 * GROUP).p;
         prefetch_rows(p, 2 * f.k_step);
         prefetch_rows(p + LINE, 2 * f.k_step);
     }
@@ -201,7 +201,7 @@ INLINE void pack_tiles(uint32_t *to, Factor f, int lanes, int64_t kn, const int 
                 pack_some(to + ROWS * WORDS, factor_at(g, ROWS, 0), lanes - l - ROWS, kn - k, across);
                 continue;
             }
-            prefetch_source(f, g, l, k, kn, width);
+            prefetch_source(f, l, k, kn, width);
 #pragma GCC unroll 32
             for (int i = 0; i < 32; i++)
                 __builtin_prefetch((char *)to + 2 * TILE + LINE * i, 1);

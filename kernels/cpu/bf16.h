@@ -4,11 +4,9 @@
  * partner of an odd last k are zeros. */
 #ifndef BF16_H
 #define BF16_H
-#include "gemm.h"
+#include "cpu.h"
 #include <immintrin.h>
 #include <string.h>
-
-#define INLINE static inline __attribute__((always_inline))
 
 /* Exchanges the upper h words of every 2h of the first vector of a pair with the lower h of the second. The
  * compiler chooses the shuffles: with their indices in registers it would run out of these. */

@@ -4,6 +4,9 @@
 #include "device.h"
 #include "gemm.h"
 
+/* Functions whose constant arguments choose the code of a call. */
+#define INLINE static inline __attribute__((always_inline))
+
 typedef struct {
     Arena arena;                   /* memory of all buffers below */
     void *rows;                    /* [threads][ROW_SLOTS][ROW_MAX] real: rows of the ops (isa.h) */

@@ -50,8 +50,7 @@ static inline Vec apply(ActKind kind, Vec x, Vec *d)
 }
 
 /* One row piece for a kind known at compile time: the switch above folds away. */
-static inline __attribute__((always_inline))
-void fwd_piece(ActKind kind, REAL *a, const REAL *h, const REAL *up, int64_t n)
+INLINE void fwd_piece(ActKind kind, REAL *a, const REAL *h, const REAL *up, int64_t n)
 {
     for (int64_t i = 0; i < n; i += VN) {
         Vec y = apply(kind, vget(h + i, n - i), NULL);
@@ -59,8 +58,8 @@ void fwd_piece(ActKind kind, REAL *a, const REAL *h, const REAL *up, int64_t n)
     }
 }
 
-static inline __attribute__((always_inline))
-void bwd_piece(ActKind kind, REAL *dh, REAL *dup, const REAL *da, const REAL *h, const REAL *up, int64_t n)
+INLINE void bwd_piece(ActKind kind, REAL *dh, REAL *dup, const REAL *da, const REAL *h, const REAL *up,
+                      int64_t n)
 {
     for (int64_t i = 0; i < n; i += VN) {
         Vec d, g = vget(da + i, n - i), y = apply(kind, vget(h + i, n - i), &d);

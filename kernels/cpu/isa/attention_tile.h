@@ -20,7 +20,6 @@
 #define ATTENTION_TILE_H
 #include "isa.h"
 
-#define INLINE static inline __attribute__((always_inline))
 #if defined(REAL_tiles)
 #define REAL_pairs
 #define OP(name) name##_tiles
@@ -324,12 +323,12 @@ static void transpose(Elem *dst, int64_t ldd, const Elem *src, int64_t lds, int6
         }
 }
 
-#define AHEAD 24                 /* rows */
-/* Prefetches what is copied AHEAD rows later: processors do not follow short rows that are far apart. */
+#define AHEAD 24                 /* rows that are prefetched before they are copied */
+/* Prefetches columns [c, c+dim) of a row: processors do not follow short rows that are far apart. */
 INLINE void prefetch_row(Mat x, int64_t r, int64_t c, int64_t dim)
 {
     for (size_t i = 0; i < (size_t)dim * dtype_size(x.type); i += 64)
-        __builtin_prefetch((char *)mat_at(x, r + AHEAD, c) + i);
+        __builtin_prefetch((char *)mat_at(x, r, c) + i);
 }
 
 /* pack: dst [n][ld] = columns [c, c+dim) of rows [r, r+n) of x, as reals, with zeros from dim on.
@@ -338,7 +337,7 @@ static inline void pack(REAL *dst, int64_t ld, Mat x, int64_t r, int64_t n, int6
 {
     for (int64_t i = 0; i < n; i++) {
         REAL *to = dst + i * ld;
-        prefetch_row(x, r + i, c, dim);
+        prefetch_row(x, r + i + AHEAD, c, dim);
         if (x.type == REAL_TYPE)
             memcpy(to, mat_at(x, r + i, c), (size_t)dim * sizeof(REAL));
         else
@@ -373,7 +372,7 @@ static inline void panel_rows(Panel to, int64_t ld, Mat x, int64_t r, int64_t n,
 #ifdef REAL_pairs
     for (int64_t i = 0; i < n; i++) {
         char *row = (char *)(to.along + i * ld / 2);
-        prefetch_row(x, r + i, c, dim);
+        prefetch_row(x, r + i + AHEAD, c, dim);
         memcpy(row, mat_at(x, r + i, c), (size_t)dim * 2);
         memset(row + dim * 2, 0, (size_t)(ld - dim) * 2);
     }
@@ -402,8 +401,7 @@ static inline Panel panel_of(Panel room, int64_t ld, Mat x, int64_t r, int64_t n
         return room;
     }
     for (int64_t i = 0; i < n; i++)
-        for (int64_t b = 0; b < 2 * dim; b += 64)
-            __builtin_prefetch((char *)mat_at(x, r + i, c) + b, 0, 2);
+        prefetch_row(x, r + i, c, dim);
     return (Panel){mat_at(x, r, c), room.across, x.ld / PER};
 }
 

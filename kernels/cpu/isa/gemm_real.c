@@ -24,8 +24,6 @@
 #define NEAR_BYTES 512         /* a lane is fetched to L1 so far ahead where op(a) is one row */
 #define CHUNK 64               /* elements of a lane that are converted at a time; divides FP8_BLOCK and KC */
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* GemmKernel.tile for a constant number of rows: acc is rows x NV registers. Sums run over k in order. */
 INLINE void tile_rows(const int rows, int64_t kn, const REAL *restrict a, const REAL *restrict b,
                       REAL *restrict c, int add)

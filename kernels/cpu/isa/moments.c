@@ -1,8 +1,6 @@
 /* moments -- moments of 16 and 8 bits to reals and back, a block at a time (moments.h) */
 #include "isa.h"
 
-#define ALWAYS static inline __attribute__((always_inline))
-
 /* A block as F32, with zeros behind its n elements. */
 static void take_block(float *x, const REAL *src, int64_t n)
 {
@@ -25,7 +23,7 @@ static uint32_t largest(const float *x)
 }
 
 /* The format is a constant where this is inlined. */
-ALWAYS void encode(MomentFormat f, uint32_t *code, uint8_t *scale, const float *x, const uint32_t *words,
+INLINE void encode(MomentFormat f, uint32_t *code, uint8_t *scale, const float *x, const uint32_t *words,
                    int half)
 {
     float inverse = 1;
@@ -37,7 +35,7 @@ ALWAYS void encode(MomentFormat f, uint32_t *code, uint8_t *scale, const float *
         code[i] = moment_encode(f, x[i], inverse, moment_chance(f, words[i] >> half & 0xffff));
 }
 
-ALWAYS void decode(MomentFormat f, float *x, const uint32_t *code, const uint8_t *scale)
+INLINE void decode(MomentFormat f, float *x, const uint32_t *code, const uint8_t *scale)
 {
     float factor = f.scaled ? moment_factor(*scale) : 1;
     for (int i = 0; i < MOMENT_BLOCK; i++)

@@ -259,7 +259,7 @@ static int64_t widen(double *piece, const char *x, int64_t n, Dtype type, const 
 }
 
 /* The sum of squares of n elements, a multiple of SUMS, of F32 or F64. */
-static inline __attribute__((always_inline)) double squares_of(const char *x, int64_t n, const Dtype type)
+INLINE double squares_of(const char *x, int64_t n, const Dtype type)
 {
     typedef float Floats __attribute__((vector_size(VBYTES / 2)));
     const int64_t size = (int64_t)dtype_size(type);
