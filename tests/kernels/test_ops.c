@@ -342,7 +342,7 @@ static const Case cases[] = {
      {0},
      1},
     {"add", {{'o', 3, 9001, 0}, {'i', 3, 9001, 1}, {'I', 3, 9001, 1}}, add_run, add_naive, {{1, 2}}, {0}, 1},
-    {"sum_parts", {{'o', 50, 257, 0}, {'i', 150, 257, 1}}, parts_run, parts_naive, {{0}}, {0}, 1},
+    {"sum_parts", {{'o', 100, 257, 0}, {'i', 300, 257, 1}}, parts_run, parts_naive, {{0}}, {0}, 1},
     {"sum_parts", {{'o', 3, 9001, 0}, {'i', 3, 9001, 1}}, parts_run, parts_naive, {{0}}, {0}, 1},
     {"bias_bwd", {{'A', 1, 777, 1}, {'i', 200, 777, 1}}, bias_run, bias_naive, {{0}}, {0}, 1},
     {"bias_bwd", {{'A', 1, 37, 1}, {'i', 130, 37, 1}}, bias_run, bias_naive, {{0}}, {0}, 1},

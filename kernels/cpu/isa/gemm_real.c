@@ -158,9 +158,10 @@ static void fp8_lane(REAL *to, Factor f, int64_t n)
     const int64_t across = fp8_across(f.scaling);
     FN(fp8_reals)(to, (const uint8_t *)f.p, n, f.format);
     for (int64_t k = 0; fp8_blocked(f.scaling) && k < n; k += across) {
-        const REAL by = (REAL)fp8_inverse_at(f.inverse, f.pitch, f.scaling, f.lane, f.k + k);
-        for (int64_t i = k; i < n && i < k + across; i++)
-            to[i] *= by;
+        const Vec by = vset((REAL)fp8_inverse_at(f.inverse, f.pitch, f.scaling, f.lane, f.k + k));
+        const int64_t end = k + across < n ? k + across : n;
+        for (int64_t i = k; i < end; i += VN)
+            vput(to + i, vget(to + i, end - i) * by, end - i);
     }
 }
 
