@@ -223,13 +223,10 @@ static const char *path_of(const char *name)
     return path;
 }
 
-/* GiB where a description says nothing: assumed, on the safe side, as nothing of a cluster was measured. */
-#define RESERVE_GIB 3
-
 int64_t machine_reserve(const Machine *m, int world)
 {
     double alone = isnan(m->reserve_alone_gib) ? (double)RUN_RESERVE : m->reserve_alone_gib * (1 << 30);
-    double several = (isnan(m->reserve_gib) ? RESERVE_GIB : m->reserve_gib) * (1 << 30);
+    double several = isnan(m->reserve_gib) ? (double)RUN_RESERVE_NCCL : m->reserve_gib * (1 << 30);
     return m->shared ? 0 : (int64_t)(world > 1 ? several : alone);
 }
 

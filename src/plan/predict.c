@@ -142,7 +142,7 @@ static void choose_room(Prediction *out, const Config *c, const Machine *m, cons
 {
     RunRoom f = {.cfg = c, .use = RUN_TRAIN,
                  .bytes = (int64_t)machine_space(m, c->world) +
-                          (m->shared ? 0 : RUN_RESERVE),     /* which run_slice adds */
+                          (m->shared ? 0 : run_reserve(c)),     /* which run_slice adds */
                  .over = {.lists = l, .apart = !m->shared}};
     int ours = !m->unfused && !m->separate;    /* only ours makes FP8 copies again for want of room */
     f.over.logits_rows = out->logits_rows = choose_rows(out, c, m, &f, kinds);

@@ -34,6 +34,12 @@ int64_t run_logits_rows(const Config *c, int apart, int64_t most)
     return rows < all ? rows : all;
 }
 
+int64_t run_reserve(const Config *c)
+{
+    int nccl = c->world > 1 && c->distributed_backend == DISTRIBUTED_BACKEND_NCCL;
+    return nccl ? RUN_RESERVE_NCCL : RUN_RESERVE;
+}
+
 int64_t run_need(const Run *r)
 {
     return r->plan.apart ? r->plan.memory.arena + r->plan.memory.reserve : r->plan.memory.total;

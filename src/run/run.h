@@ -37,7 +37,10 @@ typedef struct {
     int64_t saving;            /* host memory of saves: snapshots, blocks on their way to and from the disk */
     int64_t evaluation;        /* device memory that an evaluation takes beyond that of a step */
 } Memory;
-#define RUN_RESERVE ((int64_t)1 << 30)
+/* GPU memory left free for libraries. NCCL takes buffers at the first operation of each group. */
+#define RUN_RESERVE      ((int64_t)1 << 30)
+#define RUN_RESERVE_NCCL ((int64_t)3 << 30)
+int64_t run_reserve(const Config *c);
 
 /* The instruction lists of a step of one batch size. */
 typedef struct {

@@ -57,7 +57,7 @@ void run_attention(Run *r)
     if (c->device != DEVICE_CUDA)
         return;
     if (!why)
-        cuda_attention(&r->dev, &r->gpu.products, RUN_RESERVE, &u);
+        cuda_attention(&r->dev, &r->gpu.products, run_reserve(c), &u);
     int taken = u.fused_forward + u.fused_backward, some = taken > 0;
     if (c->attention_backend == ATTENTION_BACKEND_FUSED)
         all_ok(all, some && taken == u.forward + u.backward, EXIT_RESOURCE, "cudnn",

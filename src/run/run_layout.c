@@ -184,7 +184,7 @@ static void take(Run *r, Device *dev, RunArenas *from, const char *run_dir, int 
     mem->buffers += r->plan.workspace + (r->plan.apart ? 0 : host_side);
     mem->total = mem->arena + r->plan.workspace + (r->plan.apart ? 0 : mem->mapped + host_side);
     mem->evaluation = r->plan.evaluation;
-    mem->reserve = r->plan.apart ? RUN_RESERVE : 0;
+    mem->reserve = r->plan.apart ? run_reserve(c) : 0;
 }
 
 void run_layout_take(Run *r, Device *dev, RunArenas *from, const char *run_dir)
