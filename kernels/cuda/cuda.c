@@ -425,9 +425,12 @@ static void cuda_sync(Device *d)
 
 /* ---- opening ---- */
 
+/* The streams of copies, NCCL's groups and compute are more than the 8 queues that CUDA takes by default; two
+ * in one queue wait for each other. */
 int cuda_count(void)
 {
     int n = 0;
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     cudaError_t e = cudaGetDeviceCount(&n);
     if (e != cudaSuccess || !n)
         die(EXIT_RESOURCE, "cuda",

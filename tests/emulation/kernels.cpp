@@ -391,8 +391,10 @@ static void run_block(std::function<void()> *body)
 static std::map<const void *, int> shared_limits;
 cudaError_t emulation_shared_limit(const void *kernel, cudaFuncAttribute which, int value)
 {
+    if (emulation_option("EMULATION_CAPABILITY", 90) >= 110)
+        return cudaErrorNoKernelImageForDevice;
     if (which == cudaFuncAttributeMaxDynamicSharedMemorySize) {
-        if (value < 0 || value > SHARED - 1024)
+        if (value < 0 || value > emulation_option("EMULATION_OPTIN_KIB", 227) * 1024)
             return cudaErrorInvalidValue;
         shared_limits[kernel] = value;
     }

@@ -576,7 +576,7 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int d)
     snprintf(p->uuid.bytes, sizeof p->uuid.bytes, "%.8s %d", rank ? rank : "", d);
     p->totalGlobalMem = (size_t)emulation_option("EMULATION_MEMORY", (int64_t)4 << 30);
     p->sharedMemPerBlock = 48 * 1024;
-    p->sharedMemPerBlockOptin = 227 * 1024;
+    p->sharedMemPerBlockOptin = (size_t)emulation_option("EMULATION_OPTIN_KIB", 227) * 1024;
     p->sharedMemPerMultiprocessor = EMULATION_SHARED;
     p->warpSize = 32;
     p->maxThreadsPerBlock = 1024;

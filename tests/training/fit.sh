@@ -90,4 +90,7 @@ two "$work/tiny.yaml" device=cuda > "$work/said" 2>&1 || { cat "$work/said"; exi
 version=22505
 two "$work/tiny.yaml" device=cuda > "$work/said" 2>&1 && rc=0 || rc=$?
 [ $rc = 5 ] && grep '^error\[nccl\].* this NCCL is 2.25.5' "$work/said" > /dev/null || { cat "$work/said"; exit 1; }
+EMULATION_CAPABILITY=120 "$emulated" "$work/tiny.yaml" device=cuda > "$work/said" 2>&1 && rc=0 || rc=$?
+[ $rc = 5 ] && grep '^error\[cuda\].* no kernels for emulated, of compute capability 12.0; change: .*ARCHS=120`' "$work/said" > /dev/null ||
+    { cat "$work/said"; echo "a GPU that the build has no kernels for: $rc"; exit 1; }
 echo "refused, and with $change it fits"

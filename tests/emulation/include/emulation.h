@@ -26,7 +26,9 @@
  *                           have that time
  *   EMULATION_MEMORY=BYTES  size of device memory (default 4 GiB)
  *   EMULATION_SMS=N         number of multiprocessors (default 4)
- *   EMULATION_CAPABILITY=N  compute capability, ten times the number (default 90)
+ *   EMULATION_CAPABILITY=N  compute capability, ten times the number (default 90); from 110 on kernels are
+ *                           missing
+ *   EMULATION_OPTIN_KIB=N   most shared memory of a block (default 227)
  *   EMULATION_SITES=FILE    adds to FILE, when the process ends, `KIND FILE:LINE COUNT` for each place that
  *                           has waited: event waits, synchronisations, barriers
  *   EMULATION_LAUNCHES=FILE adds to FILE, when the process ends, `COUNT KERNEL` for each kernel
