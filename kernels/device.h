@@ -732,8 +732,7 @@ struct Device {
     void (*read_wait)(Device *d, int64_t ticket);
     /* snapshot is read_async on a stream of its own: it starts when every op launched before it has run,
      * and ops launched later do not wait for it. They must not write src before wait_snapshots, which
-     * makes ops launched later wait for all snapshots. A src in mapped memory is copied in the order of
-     * the ops */
+     * makes ops launched later wait for all snapshots */
     int64_t (*snapshot)(Device *d, void *dst, const void *src, size_t bytes);
     void (*wait_snapshots)(Device *d);
     /* Times by the device's clock. mark returns a ticket of the moment when every op launched before it has

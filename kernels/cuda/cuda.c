@@ -216,14 +216,26 @@ static void cuda_get(Device *d, void *dst, const void *src, size_t bytes)
     }
 }
 
-/* If src is mapped memory, copies it by a kernel and returns 1: a copy from host to host by the CUDA
- * runtime would make the host wait. Else returns 0. */
-static int copied_mapped(Device *d, void *dst, const void *src, size_t bytes)
+/* Returns an event recorded behind all ops so far. */
+static cudaEvent_t ops_so_far(Cuda *c)
 {
-    if (!cuda_owns_mapped(d, src))
-        return 0;
-    cuda_copy_bytes(d, dst, src, bytes);
-    return 1;
+    CUDA_OK(cudaEventRecord(c->before, c->compute));
+    return c->before;
+}
+
+/* Lets ops run on stream s, by few blocks and behind the ops so far, until ops_return: they are launched on
+ * `compute` and know no other stream. */
+static void ops_leave(Cuda *c, cudaStream_t s)
+{
+    BUG_ON(c->ops);
+    CUDA_OK(cudaStreamWaitEvent(s, ops_so_far(c), 0));
+    c->ops = c->compute;
+    c->compute = s;
+}
+static void ops_return(Cuda *c)
+{
+    c->compute = c->ops;
+    c->ops = NULL;
 }
 
 /* Records the next event of q behind all that q's stream has so far, and returns its ticket. */
@@ -231,13 +243,6 @@ static int64_t ticket_of(CudaCopies *q)
 {
     CUDA_OK(cudaEventRecord(q->event[q->tickets % CUDA_TICKETS], q->stream));
     return q->tickets++;
-}
-
-/* Returns an event recorded behind all ops so far. */
-static cudaEvent_t ops_so_far(Cuda *c)
-{
-    CUDA_OK(cudaEventRecord(c->before, c->compute));
-    return c->before;
 }
 
 /* Returns an event at the end of copy `ticket` of q or later: CUDA_TICKETS copies on its event is
@@ -252,11 +257,12 @@ static int64_t cuda_read_async(Device *d, void *dst, const void *src, size_t byt
 {
     Cuda *c = cuda_of(d);
     BUG_ON(!range_has(&c->pinned, dst) || c->ops);
-    /* a few words are copied by a kernel: the copy engine does one copy at a time, and may do a snapshot
-     * now */
-    if (bytes <= CUDA_WORDS && bytes % 4 == 0)
+    /* A few words are copied by a kernel: the copy engine does one copy at a time, and may do a snapshot
+     * now. So is mapped memory, here and in a snapshot: a copy from host to host by the CUDA runtime would
+     * make the host wait. */
+    if ((bytes <= CUDA_WORDS && bytes % 4 == 0) || cuda_owns_mapped(d, src))
         cuda_copy_bytes(d, dst, src, bytes);
-    else if (!copied_mapped(d, dst, src, bytes))
+    else
         CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->compute));
     return ticket_of(&c->reads);
 }
@@ -265,10 +271,12 @@ static int64_t cuda_snapshot(Device *d, void *dst, const void *src, size_t bytes
 {
     Cuda *c = cuda_of(d);
     BUG_ON(!range_has(&c->pinned, dst));
-    int copied = copied_mapped(d, dst, src, bytes);
-    CUDA_OK(cudaStreamWaitEvent(c->snapshots.stream, ops_so_far(c), 0));
-    if (!copied)
-        CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->snapshots.stream));
+    ops_leave(c, c->snapshots.stream);
+    if (cuda_owns_mapped(d, src))
+        cuda_copy_bytes(d, dst, src, bytes);
+    else
+        CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->compute));
+    ops_return(c);
     c->unsettled = 1;
     return -1 - ticket_of(&c->snapshots);  /* read_async's tickets are >= 0, snapshot's < 0 */
 }
@@ -326,23 +334,13 @@ static void cuda_stream_wait(Device *d, int64_t ticket)
         CUDA_OK(cudaStreamWaitEvent(c->compute, end_of_trip(c, ticket), 0));
 }
 
-/* Exchanges `compute`: ops launch on `compute` and know no other stream. */
-static void cuda_side_begin(Device *d)
-{
-    Cuda *c = cuda_of(d);
-    cudaStream_t s = c->trips[CUDA_ASIDE].stream;
-    BUG_ON(c->ops);
-    CUDA_OK(cudaStreamWaitEvent(s, ops_so_far(c), 0));
-    c->ops = c->compute;
-    c->compute = s;
-}
+static void cuda_side_begin(Device *d) { ops_leave(cuda_of(d), cuda_of(d)->trips[CUDA_ASIDE].stream); }
 
 static int64_t cuda_side_end(Device *d)
 {
     Cuda *c = cuda_of(d);
     BUG_ON(!c->ops);
-    c->compute = c->ops;
-    c->ops = NULL;
+    ops_return(c);
     return trip_ticket(c, CUDA_ASIDE);
 }
 

@@ -57,7 +57,7 @@ typedef struct {
     CudaCopies reads;                  /* read_async: on `compute` */
     CudaCopies snapshots;              /* snapshot: on a stream of its own */
     CudaCopies trips[CUDA_WAYS];       /* offload, prefetch, side stream: a stream each */
-    cudaStream_t ops;                  /* from side_begin to side_end the stream of the ops; else NULL */
+    cudaStream_t ops;                  /* while ops run aside: their stream at other times; else NULL */
     cudaEvent_t *mark;                 /* [mark_room] mark t is mark[t % mark_room]; these have times */
     int mark_room;
     int64_t marks;                     /* marks so far */
@@ -72,7 +72,7 @@ typedef struct {
 } Cuda;
 
 static inline Cuda *cuda_of(const Device *d) { return (Cuda *)d->impl; }
-/* Blocks of an op that can do with fewer than `blocks`: on the side stream at most CUDA_FEW. */
+/* Blocks of an op that can do with fewer than `blocks`: aside at most CUDA_FEW. */
 static inline int64_t cuda_few(const Cuda *c, int64_t blocks)
 {
     return c->ops && blocks > CUDA_FEW ? (int64_t)CUDA_FEW : blocks;

@@ -151,21 +151,31 @@ void cuda_copy(Device *d, Mat dst, Mat src)
     });
 }
 
-static __global__ void __launch_bounds__(THREADS) k_copy_bytes(uint8_t *y, const uint8_t *a, int64_t n)
+template <class Word>
+static __global__ void __launch_bounds__(THREADS) k_copy_words(Word *y, const Word *a, int64_t n)
 {
-    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i < n)
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += (int64_t)gridDim.x * THREADS)
         y[i] = a[i];
+}
+
+template <class Word> static void copy_words(const Cuda *c, void *dst, const void *src, size_t bytes)
+{
+    int64_t n = (int64_t)(bytes / sizeof(Word)), blocks = cuda_few(c, ceil_div(n, THREADS));
+    LAUNCH(k_copy_words<Word>, blocks_of(blocks), THREADS, 0, c->compute, (Word *)dst, (const Word *)src, n);
 }
 
 void cuda_copy_bytes(Device *d, void *dst, const void *src, size_t bytes)
 {
-    int64_t n = (int64_t)bytes;
-    if (((uintptr_t)dst | (uintptr_t)src | bytes) % 4 == 0)
-        cuda_copy(d, mat(dst, 1, n / 4, F32), mat((void *)src, 1, n / 4, F32));
-    else if (n)
-        LAUNCH(k_copy_bytes, blocks_of(ceil_div(n, THREADS)), THREADS, 0, cuda_of(d)->compute, (uint8_t *)dst,
-               (const uint8_t *)src, n);
+    const Cuda *c = cuda_of(d);
+    uintptr_t all = (uintptr_t)dst | (uintptr_t)src | bytes;
+    if (!bytes)
+        return;
+    if (all % sizeof(uint4) == 0)
+        copy_words<uint4>(c, dst, src, bytes);
+    else if (all % sizeof(uint32_t) == 0)
+        copy_words<uint32_t>(c, dst, src, bytes);
+    else
+        copy_words<uint8_t>(c, dst, src, bytes);
 }
 
 void cuda_zero(Device *d, void *p, size_t bytes)

@@ -31,10 +31,10 @@ static void twice(Bench *b, float *p, int64_t n)
     b->d.add(&b->d, m, m, m);
 }
 
-static int64_t snapshot(Bench *b)
+static int64_t snapshot(Bench *b, const float *from)
 {
     memset(b->host, 0, N * sizeof *b->host);
-    return b->d.snapshot(&b->d, b->host, b->src, N * sizeof *b->host);
+    return b->d.snapshot(&b->d, b->host, from, N * sizeof *b->host);
 }
 
 static int all_are(const Bench *b, float x)
@@ -55,11 +55,11 @@ static float answer(Bench *b)
 
 /* An op launched after a snapshot runs while the snapshot is copied. One of TRIES tries has to show it:
  * a device may also copy first. */
-static void check_beside(Bench *b)
+static void check_beside(Bench *b, const float *from)
 {
     int beside = 0;
     for (int i = 0; i < TRIES && !beside; i++) {
-        int64_t ticket = snapshot(b);
+        int64_t ticket = snapshot(b, from);
         twice(b, b->other, 1);
         answer(b);
         beside = ((volatile float *)b->host)[N - 1] == 0;
@@ -71,15 +71,15 @@ static void check_beside(Bench *b)
 
 /* A snapshot starts after the ops before it and ends before the ops after wait_snapshots. It is complete
  * when read_wait returns. */
-static void check_order(Bench *b)
+static void check_order(Bench *b, float *from)
 {
     for (int i = 0; i < 6; i++) {
-        fill(b, b->src, N, 1);
-        twice(b, b->src, N);
-        int64_t ticket = snapshot(b);
+        fill(b, from, N, 1);
+        twice(b, from, N);
+        int64_t ticket = snapshot(b, from);
         twice(b, b->other, 1);
         b->d.wait_snapshots(&b->d);
-        twice(b, b->src, N);
+        twice(b, from, N);
         if (i % 2)
             b->d.sync(&b->d);
         else
@@ -106,7 +106,7 @@ static void check_thread(Bench *b)
         pthread_t t;
         fill(b, b->src, N, 1);
         twice(b, b->src, N);
-        w.ticket = snapshot(b);
+        w.ticket = snapshot(b, b->src);
         if (pthread_create(&t, NULL, write_out, &w))
             die(EXIT_RESOURCE, "thread", "no thread");
         twice(b, b->other, 1);
@@ -231,10 +231,13 @@ int main(void)
     b.said = b.d.host_take(&b.d, sizeof *b.said);
     b.mapped = b.d.mapped_take(&b.d, bytes + sizeof *b.mapped);
     fill(&b, b.src, N, 1);
+    fill(&b, b.mapped, N, 1);
     fill(&b, b.other, 1, 1);
     b.d.sync(&b.d);
-    check_beside(&b);
-    check_order(&b);
+    check_beside(&b, b.src);
+    check_beside(&b, b.mapped);
+    check_order(&b, b.src);
+    check_order(&b, b.mapped);
     check_thread(&b);
     check_ways(&b);
     check_return(&b);
