@@ -9,7 +9,8 @@
  * Collectives of a group run one after the other, messages between two ranks in the order of their sends.
  * All else is independent: two groups, or messages with different peers, never wait for each other. A send
  * may finish before its receive starts (between ranks of one host, up to 1 GB that the peer has not taken
- * yet).
+ * yet). Over NCCL (comm_nccl.c) sums of a group have an order that follows the wires, the same each time, and
+ * the operations of a group run one after the other, messages with different peers, too.
  *
  * Collective: every member calls the same operations in the same order, with the same arguments where they
  * are marked global. */

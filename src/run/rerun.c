@@ -131,13 +131,21 @@ static void run_pass(Run *r, int k, int64_t shift)
     r->stage.mark = mark;
 }
 
+/* Whether a rank's groups may add three ranks or more in another order than those of the next data rank. */
+static int sums_differ(const Run *r)
+{
+    const int *n = r->grid.size, three = n[AXIS_TP] >= 3 || n[AXIS_CP] >= 3;
+    return three && r->cfg->device == DEVICE_CUDA && r->cfg->distributed_backend == DISTRIBUTED_BACKEND_NCCL;
+}
+
 /* Samples from this data rank's to the next one's; 0 where they must not be exchanged: experts see the tokens
- * of all data ranks, and the corpus has ends. */
+ * of all data ranks, the corpus has ends, and NCCL's sums follow the wires. */
 static int64_t shift_of(const Run *r)
 {
     const Config *c = r->cfg;
     int64_t n = r->grid.size[AXIS_DP], at = r->grid.index[AXIS_DP], first = r->progress.consumed_samples;
-    int legal = c->num_moe_experts == CFG_ABSENT && r->loader && first >= n * c->micro_batch_size &&
+    int legal = c->num_moe_experts == CFG_ABSENT && !sums_differ(r) && r->loader &&
+                first >= n * c->micro_batch_size &&
                 first + config_batch_at(c, first) + c->micro_batch_size <= loader_samples(r->loader);
     return legal ? ((at + 1) % n - at) * c->micro_batch_size : 0;
 }

@@ -1,10 +1,11 @@
 /* nccl -- NCCL between processes, over MPI. Every rank of a communicator has to issue the same calls in
  * the same order, a rank runs one operation at a time, and a send ends no sooner than its receive
- * begins. A call that breaks a rule is named and ends the job. Reductions add in rank order.
+ * begins. A call that breaks a rule is named and ends the job. Reductions add in rank order, but:
  *
  * With NCCL_LAUNCH_ORDER_IMPLICIT=1 a rank's operations run in the order of their launches, whatever their
  * streams; without it two communicators may cross, and hang (EMULATION_HANG seconds, default 240, then the
- * job ends). EMULATION_SWAP=RANK:K makes that rank's K-th launch come after the next one. */
+ * job ends). EMULATION_SWAP=RANK:K makes that rank's K-th launch come after the next one.
+ * EMULATION_SUMS=1: groups of other ranks add in another order, as rings follow the wires. */
 #include "runtime.h"
 #define OMPI_SKIP_MPICXX 1
 #include <mpi.h>
@@ -71,6 +72,7 @@ struct EmulatedComm {
     MPI_Comm mpi;
     char name[32];
     int rank, size;
+    int first;      /* the rank that sums begin with */
     long calls;     /* calls of all ranks completed; messages are not counted: only two ranks make them */
     int blocking;
     int asked; /* bool: a nonblocking call returned ncclInProgress, and ncclCommGetAsyncError is due */
@@ -135,12 +137,12 @@ template <class T> T combine(ncclRedOp_t op, T a, T b)
 template <class T> void reduce(const Call &c, const std::vector<char> &all, size_t each, size_t at, char *out)
 {
     for (size_t i = 0; i < c.n; i++) {
-        T sum;
-        memcpy(&sum, &all[(at + i) * sizeof(T)], sizeof(T));
-        for (int r = 1; r < c.comm->size; r++) {
+        T sum{};
+        for (int k = 0; k < c.comm->size; k++) {
             T x;
-            memcpy(&x, &all[((size_t)r * each + at + i) * sizeof(T)], sizeof(T));
-            sum = combine(c.op, sum, x);
+            size_t r = (size_t)((c.comm->first + k) % c.comm->size);
+            memcpy(&x, &all[(r * each + at + i) * sizeof(T)], sizeof(T));
+            sum = k ? combine(c.op, sum, x) : x;
         }
         memcpy(out + i * sizeof(T), &sum, sizeof(T));
     }
@@ -150,11 +152,12 @@ void reduce_short(const Call &c, const std::vector<char> &all, size_t each, size
 {
     for (size_t i = 0; i < c.n; i++) {
         float sum = 0;
-        for (int r = 0; r < c.comm->size; r++) {
+        for (int k = 0; k < c.comm->size; k++) {
             uint16_t bits;
-            memcpy(&bits, &all[((size_t)r * each + at + i) * 2], 2);
+            size_t r = (size_t)((c.comm->first + k) % c.comm->size);
+            memcpy(&bits, &all[(r * each + at + i) * 2], 2);
             float x = c.type == ncclBfloat16 ? bf16(bits) : emulation_half_to_float(bits);
-            sum = r ? combine(c.op, sum, x) : x;
+            sum = k ? combine(c.op, sum, x) : x;
         }
         uint16_t bits = c.type == ncclBfloat16 ? to_bf16(sum) : emulation_float_to_half(sum);
         memcpy(out + i * 2, &bits, 2);
@@ -402,6 +405,10 @@ ncclResult_t open(ncclComm_t *out, MPI_Comm mpi, const ncclConfig_t *config)
     snprintf(c->name, sizeof c->name, "%s", config && config->commName ? config->commName : "?");
     MPI_Comm_rank(mpi, &c->rank);
     MPI_Comm_size(mpi, &c->size);
+    int lowest;
+    MPI_Comm_rank(MPI_COMM_WORLD, &lowest);
+    MPI_Allreduce(MPI_IN_PLACE, &lowest, 1, MPI_INT, MPI_MIN, mpi);
+    c->first = emulation_option("EMULATION_SUMS", 0) ? lowest / c->size % c->size : 0;
     c->blocking = !config || config->blocking;
     c->thread = pthread_self();
     *out = c;
