@@ -35,7 +35,6 @@ static Token on_device(Comm *c, Operation o)
     c->ops++;
     c->bytes += comm_payload(c, o.kind, o.n, o.type, o.root);
     g->started++;
-    g->number[g->started % DEVICE_TOKENS] = g->started;
     g->last = o;
     int peer = o.kind == COMM_SEND || o.kind == COMM_RECV ? group_world(&g->host, o.root) : -1;
     flight_op(g->flight, (int)o.kind, peer, g->started, comm_payload(c, o.kind, o.n, o.type, o.root), 1);
@@ -78,7 +77,7 @@ static void device_wait(Comm *c, Token t)
         g->dev->stall(g->dev, waited);
     if (t >= 0)
         g->host.wait(&g->host, t);
-    else if (g->number[-t % DEVICE_TOKENS] >= -t)
+    else
         g->finish(g, -t);
     if (waited)
         g->dev->stall_end(g->dev);

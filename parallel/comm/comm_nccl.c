@@ -14,6 +14,8 @@
 #include <stdlib.h>
 #include <time.h>
 
+#define EVENTS 64                  /* of a group: later operations use them again */
+
 struct NcclWorld {
     ncclComm_t comm;
     Device *dev;
@@ -27,7 +29,7 @@ typedef struct {
     ncclComm_t comm;
     cudaStream_t stream;
     cudaEvent_t before;            /* on the compute stream, when the last operation started */
-    cudaEvent_t done[DEVICE_TOKENS];   /* end of operation k at k % DEVICE_TOKENS */
+    cudaEvent_t done[EVENTS];      /* end of operation k at k % EVENTS */
     void *registered;              /* of comm_nccl_register */
     int64_t first;                 /* between together(1) and together(0): the first operation; else 0 */
 } Nccl;
@@ -159,7 +161,7 @@ static void nccl_start(DeviceGroup *g, const Operation *o)
     }
     follow_compute(g);
     settle(n->world, n->comm, launch(g, o), comm_kind_name[o->kind], &g->host);
-    CUDA_OK(cudaEventRecord(n->done[g->started % DEVICE_TOKENS], n->stream));
+    CUDA_OK(cudaEventRecord(n->done[g->started % EVENTS], n->stream));
 }
 
 static void nccl_together(DeviceGroup *g, int begin)
@@ -173,7 +175,7 @@ static void nccl_together(DeviceGroup *g, int begin)
     }
     settle(n->world, n->comm, all.api->ncclGroupEnd(), "messages", &g->host);
     for (int64_t k = n->first; k <= g->started; k++)
-        CUDA_OK(cudaEventRecord(n->done[k % DEVICE_TOKENS], n->stream));
+        CUDA_OK(cudaEventRecord(n->done[k % EVENTS], n->stream));
     n->first = 0;
 }
 
@@ -181,7 +183,7 @@ static void nccl_together(DeviceGroup *g, int begin)
 static void nccl_finish(DeviceGroup *g, int64_t k)
 {
     Nccl *n = g->impl;
-    CUDA_OK(cudaStreamWaitEvent(cuda_stream(g->dev), n->done[k % DEVICE_TOKENS], 0));
+    CUDA_OK(cudaStreamWaitEvent(cuda_stream(g->dev), n->done[k % EVENTS], 0));
 }
 
 static void nccl_close(DeviceGroup *g)
@@ -189,12 +191,12 @@ static void nccl_close(DeviceGroup *g)
     Nccl *n = g->impl;
     NcclWorld *w = n->world;
     if (g->started)                    /* operations that nobody waited for, such as the last gathers */
-        cuda_await(g->dev, n->done[g->started % DEVICE_TOKENS]);
+        cuda_await(g->dev, n->done[g->started % EVENTS]);
     if (n->registered)
         check(all.api->ncclCommDeregister(n->comm, n->registered), "deregister", &g->host);
     settle(w, n->comm, all.api->ncclCommFinalize(n->comm), "finalize", &g->host);
     check(all.api->ncclCommDestroy(n->comm), "destroy", &g->host);
-    for (int i = 0; i < DEVICE_TOKENS; i++)
+    for (int i = 0; i < EVENTS; i++)
         CUDA_OK(cudaEventDestroy(n->done[i]));
     CUDA_OK(cudaEventDestroy(n->before));
     CUDA_OK(cudaStreamDestroy(n->stream));
@@ -221,7 +223,7 @@ static void watch(double waited)
     for (int i = 0; i < all.groups; i++) {
         DeviceGroup *g = all.group[i];
         Nccl *n = g->impl;
-        if (waited <= n->world->timeout || !g->started || cuda_done(n->done[g->started % DEVICE_TOKENS]))
+        if (waited <= n->world->timeout || !g->started || cuda_done(n->done[g->started % EVENTS]))
             continue;
         char text[512];
         snprintf(text, sizeof text, "no end of %s number %lld of group %s after %.0f s; change: see which "
@@ -276,7 +278,7 @@ void comm_nccl_wrap(void *world, Comm *c)
     CUDA_OK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
     CUDA_OK(cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest));
     CUDA_OK(cudaEventCreateWithFlags(&n->before, cudaEventDisableTiming));
-    for (int i = 0; i < DEVICE_TOKENS; i++)
+    for (int i = 0; i < EVENTS; i++)
         CUDA_OK(cudaEventCreateWithFlags(&n->done[i], cudaEventDisableTiming));
     DeviceGroup *g = device_group(c, w->dev);
     g->impl = n;

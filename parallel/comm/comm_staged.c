@@ -13,20 +13,27 @@ typedef struct {
     char *memory, *in;             /* in: address of the result, within memory */
 } Staging;
 
-typedef struct { Staging at[DEVICE_TOKENS]; } Staged;
+typedef struct {
+    Staging *at;                   /* [n] */
+    int n;                         /* the most operations that have been under way at once */
+} Staged;
 
-/* A free Staging with at least `room` bytes. */
+/* A free Staging with at least `room` bytes. Its address holds until the next call. */
 static Staging *vacant(DeviceGroup *g, size_t room)
 {
     Staged *s = g->impl;
     Staging *best = NULL;
-    for (int i = 0; i < DEVICE_TOKENS; i++) {
+    for (int i = 0; i < s->n; i++) {
         Staging *p = &s->at[i];
         if (!p->number && (!best || (p->room >= room && (best->room < room || p->room < best->room))))
             best = p;
     }
-    BUG_ON(!best /* more operations under way than DEVICE_TOKENS */);
-    if (best->room < room) {       /* grows in the first steps */
+    if (!best) {                   /* grows in the first step, and so does its memory */
+        s->at = xgrow(s->at, s->n, sizeof *s->at);
+        best = &s->at[s->n++];
+        *best = (Staging){0};
+    }
+    if (best->room < room) {
         if (best->memory)
             g->dev->host_give(g->dev, best->memory, best->room);
         best->memory = g->dev->host_take(g->dev, room);
@@ -56,7 +63,7 @@ static void staged_start(DeviceGroup *g, const Operation *o)
 static void staged_finish(DeviceGroup *g, int64_t k)
 {
     Staged *s = g->impl;
-    for (int i = 0; i < DEVICE_TOKENS; i++) {
+    for (int i = 0; i < s->n; i++) {
         Staging *p = &s->at[i];
         if (p->number != k)
             continue;
@@ -70,9 +77,10 @@ static void staged_finish(DeviceGroup *g, int64_t k)
 static void staged_close(DeviceGroup *g)
 {
     Staged *s = g->impl;
-    for (int i = 0; i < DEVICE_TOKENS; i++)
+    for (int i = 0; i < s->n; i++)
         if (s->at[i].memory)
             g->dev->host_give(g->dev, s->at[i].memory, s->at[i].room);
+    free(s->at);
     free(s);
 }
 

@@ -5,14 +5,11 @@
 #include "comm_device.h"
 #include "cuda.h"
 
-#define DEVICE_TOKENS 64           /* operations of a group that may be under way at once */
-
 typedef struct DeviceGroup DeviceGroup;
 struct DeviceGroup {
     Comm host;                     /* the wrapped group */
     Device *dev;
     int64_t started;               /* operations on device buffers so far: token -k is the k-th */
-    int64_t number[DEVICE_TOKENS]; /* k of the last operation in entry k % DEVICE_TOKENS */
     Operation last;                /* the operation with k = started */
     int flight;                    /* in the flight record: of group_flight_device */
     void *impl;                    /* of the transport */

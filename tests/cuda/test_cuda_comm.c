@@ -12,7 +12,7 @@
 #include "job.h"
 #include "test.h"
 
-enum { MOST = 3000, FLYING = 4 };
+enum { MOST = 3000, FLYING = 4, MANY = 150 };
 
 static Device dev;
 static Grid grid;
@@ -153,6 +153,37 @@ static void send_alone(Case *k)
         c->wait(c, c->recv(c, k->in, k->n, k->type, 0));
 }
 
+/* A backward of many layers starts the reductions of all their buckets, and a dispatch its messages to all
+ * ranks, before the first wait. in, out [MANY] float: on the device. */
+static void start_many(float *in, float *out)
+{
+    Comm *c = &grid.all;
+    float v[MANY], got[MANY];
+    Token token[2 * MANY];
+    int next = (c->rank + 1) % c->size, last = (c->rank + c->size - 1) % c->size;
+    for (int i = 0; i < MANY; i++)
+        v[i] = (float)(1000 * c->rank + i);
+    dev.put(&dev, in, v, sizeof v);
+    comm_together(c, 1);
+    for (int i = 0; i < MANY; i++) {
+        token[2 * i] = c->send(c, in + i, 1, F32, next);
+        token[2 * i + 1] = c->recv(c, out + i, 1, F32, last);
+    }
+    comm_together(c, 0);
+    for (int i = 0; i < 2 * MANY; i++)
+        c->wait(c, token[i]);
+    dev.get(&dev, got, out, sizeof got);
+    for (int i = 0; i < MANY; i++)
+        CHECK(got[i] == (float)(1000 * last + i), "message %d of %d: %g", i, MANY, got[i]);
+    for (int i = 0; i < MANY; i++)
+        token[i] = c->all_reduce(c, in + i, 1, F32, OP_MAX);
+    for (int i = 0; i < MANY; i++)
+        c->wait(c, token[i]);
+    dev.get(&dev, got, in, sizeof got);
+    for (int i = 0; i < MANY; i++)
+        CHECK(got[i] == (float)(1000 * (c->size - 1) + i), "reduction %d of %d: %g", i, MANY, got[i]);
+}
+
 /* A grid of one rank, with a device and registered memory of its own. */
 static struct { Grid grid; Device dev; void *p; } alone;
 
@@ -204,6 +235,7 @@ int main(int argc, char **argv)
     if (nccl && rank == 0)
         open_alone();
     send_alone(&flying[0]);
+    start_many((float *)flying[0].in, (float *)flying[0].out);
     for (int i = 0; i < rounds; i++) {
         if (nccl && rank == 0 && i == rounds / 2)
             close_alone();
