@@ -28,6 +28,7 @@ static atomic_int flips;            /* so many writes after the start of a file 
 static atomic_int sound;            /* so many such writes before those of flips are right */
 static int plain_names;             /* bool: renameat2 knows no flags, as on NFS and Lustre */
 static int slow_names;              /* ms that rename and unlink wait before they do it */
+static atomic_int slow_writes;      /* ms that pwrite waits before it writes */
 static atomic_int slow_flush;       /* ms that the next fsync takes longer */
 static atomic_int drops;            /* files taken out of memory so far */
 static int fail_after = -1;         /* number of writes and flushes before all fail; -1: none fails */
@@ -124,6 +125,7 @@ ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
     }
     while (atomic_load(&held_writes) || is_held(fd))
         usleep(1000);
+    usleep((useconds_t)(1000 * atomic_load(&slow_writes)));
     if (short_writes && atomic_fetch_add(&calls, 1) % 3 == 0) {
         errno = EINTR;
         return -1;

@@ -107,7 +107,7 @@ void flight_mark(double begun, double end);                    /* the last instr
 FlightPhase flight_phase(FlightPhase phase);                    /* returns the phase that it ends */
 void flight_step(double seconds);                              /* a step took so long */
 void flight_left(void);
-void flight_moved(void);                                       /* a piece of a message has moved */
+void flight_moved(void);           /* a piece of a message or a block of a file has moved; any thread */
 void flight_answer(const char *calls, size_t n);               /* the calls of this process: its text */
 void flight_fate(int local, const char *text);                 /* how rank `local` ended or stands still */
 

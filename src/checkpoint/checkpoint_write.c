@@ -1,6 +1,7 @@
 /* checkpoint_write -- the files of a save: shards, manifest, the folder's name, deletion of old
  * checkpoints */
 #define _GNU_SOURCE
+#include "flight.h"
 #include "saver.h"
 #include <dirent.h>
 #include <errno.h>
@@ -49,6 +50,7 @@ static int write_entry(Saver *s, StWriter *w, int index, const char *file, const
         cursor_read(&c, s->buffer, n);
         box.hash[at / HASH_BLOCK] = XXH3_64bits(s->buffer, (size_t)n);
         ok = st_put(w, index, at, s->buffer, n, why);
+        flight_moved();                /* a slow disk is no hang */
     }
     if (ok)
         manifest_part_box(s->part[s->all->rank], file, p->name, p->type, p->ndim, p->shape, &box);

@@ -150,6 +150,7 @@ else
     wait
     fine '2 F 2 0 nap' $model $timeout &
     fine '1 save 4 0 flush' $model $timeout async_save=true &       # the next save waits for this one
+    fine '1 save 8 0 crawl' $model $timeout &      # the save takes longer than the limit, each block does not
     stopped 4 4 2 &
     stopped 1 1 20 &       # on a busy machine the stop lasts longer than asked for
     apart &

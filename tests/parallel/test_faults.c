@@ -22,10 +22,11 @@
  * signal that does not come), pipe (reads a FIFO that nobody writes), disk (sleeps in the system where
  * only SIGKILL wakes it, as before a file system that does not answer), thread (another thread keeps the
  * engine's lock), drop (the next message that it sends is lost), nap (sleeps for four seconds and goes
- * on), flush (the next flush of a file takes eight seconds), hold (nothing more of that iteration's
- * checkpoint on the disk is written; three iterations later the rank is killed), crowd (from now on there is
- * no room for a copy in memory), down (rounds down from now on; MICROSECONDS is 0: a signal's handler cannot
- * change modes), slow (for 20 iterations every instruction of SITE takes
+ * on), flush (the next flush of a file takes eight seconds), crawl (each write to a file of a save takes
+ * 0.2 seconds longer), hold (nothing more of that
+ * iteration's checkpoint on the disk is written; three iterations later the rank is killed), crowd (from
+ * now on there is no room for a copy in memory), down (rounds down from now on; MICROSECONDS is 0: a
+ * signal's handler cannot change modes), slow (for 20 iterations every instruction of SITE takes
  * MICROSECONDS percent longer than these usually did; SITE `all`: F, B and S), pause (in that iteration
  * SITE takes MICROSECONDS longer each time: letters as above, or "save"), link (from the first instruction
  * of that iteration on each operation of the group named SITE takes so much longer), op (likewise each op
@@ -333,6 +334,8 @@ static void strike(int sig)
         usleep(4000000);
     else if (!strcmp(how, "flush"))
         slow_flush = 8000;
+    else if (!strcmp(how, "crawl"))
+        slow_writes = 200;
     else if (!strcmp(how, "hold"))
         held_saves = (int)iteration;
     else if (!strcmp(how, "crowd"))
