@@ -28,6 +28,7 @@ static atomic_int flips;            /* so many writes after the start of a file 
 static atomic_int sound;            /* so many such writes before those of flips are right */
 static int plain_names;             /* bool: renameat2 knows no flags, as on NFS and Lustre */
 static int slow_names;              /* ms that rename and unlink wait before they do it */
+static int slow_report;             /* ms that a report waits before it gets its name */
 static atomic_int slow_writes;      /* ms that pwrite waits before it writes */
 static atomic_int slow_flush;       /* ms that the next fsync takes longer */
 static atomic_int drops;            /* files taken out of memory so far */
@@ -208,6 +209,8 @@ int renameat2(int from, const char *a, int to, const char *b, unsigned flags)
 }
 int renameat(int from, const char *a, int to, const char *b)
 {
+    if (!strcmp(b, "report.html"))
+        usleep((useconds_t)(1000 * slow_report));
     return faulty("renameat") ? -1 : (int)syscall(SYS_renameat2, from, a, to, b, 0);
 }
 

@@ -103,6 +103,16 @@ stopped() {
     wait $job || fail "$dir" "$ranks ranks stopped for $seconds s: $?"
 }
 
+# stays -- a run stops with 75 while the file system is slow: the other ranks wait until rank 0 has written the report
+stays() {
+    dir=$(mktemp -d "$work/XXXXXX")
+    FAULT='0 F 6 0 report' FAULT_DIR=$dir TRAIN=$faulty timeout 100 "$launch" -n 4 "$work/tiny.yaml" $data exit_interval=6 save="$dir/run" \
+        > "$dir/log" 2>&1
+    rc=$?
+    [ $rc = 75 ] && [ -f "$dir/died" ] && [ -f "$dir/run/report.html" ] && grep -q "^report  $dir/run/report.html" "$dir/log" &&
+        ! grep -q '^error\|^warning: ' "$dir/log" && [ -z "$(alive "$dir")" ] || fail "$dir" "a report that is slow: code $rc"
+}
+
 # unread RANKS -- a pager whose reader looks at the first page for a while, or a terminal that is held
 unread() {
     dir=$(mktemp -d "$work/XXXXXX") alone=
@@ -155,6 +165,7 @@ else
     stopped 1 1 20 &       # on a busy machine the stop lasts longer than asked for
     apart &
     fallen &
+    stays &
     late stop "$still" "$work/tiny.yaml" $data &
     late stop "$still" verify "$work/tiny.yaml" $model &
     late segv '\[rank 2 tp .*\] SIGSEGV .* as it left MPI, its work done' "$work/tiny.yaml" $data &

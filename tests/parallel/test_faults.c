@@ -23,7 +23,7 @@
  * only SIGKILL wakes it, as before a file system that does not answer), thread (another thread keeps the
  * engine's lock), drop (the next message that it sends is lost), nap (sleeps for four seconds and goes
  * on), flush (the next flush of a file takes eight seconds), crawl (each write to a file of a save takes
- * 0.2 seconds longer), hold (nothing more of that
+ * 0.2 seconds longer), report (the report waits four seconds for its name), hold (nothing more of that
  * iteration's checkpoint on the disk is written; three iterations later the rank is killed), crowd (from
  * now on there is no room for a copy in memory), down (rounds down from now on; MICROSECONDS is 0: a
  * signal's handler cannot change modes), slow (for 20 iterations every instruction of SITE takes
@@ -336,6 +336,8 @@ static void strike(int sig)
         slow_flush = 8000;
     else if (!strcmp(how, "crawl"))
         slow_writes = 200;
+    else if (!strcmp(how, "report"))
+        slow_report = 4000;
     else if (!strcmp(how, "hold"))
         held_saves = (int)iteration;
     else if (!strcmp(how, "crowd"))
