@@ -84,6 +84,8 @@ typedef struct {
 
 #define FLIGHT_MAGIC "FLIGHT1"
 _Static_assert(offsetof(Flight, dead) == 1048, "scripts/launch_job writes there");
+/* In place of a world rank: the record does not tell who it is. */
+#define FLIGHT_UNKNOWN (-2)
 /* In the fate of the rank for which the others wait, where a hang has this cause. */
 #define FLIGHT_LOST "a message is lost"
 
@@ -133,7 +135,8 @@ int flight_whole(const Flight *f, size_t bytes);
 double flight_latest(const Flight *f);         /* the latest time that any rank has written */
 /* Whether rank `local` waited for another, or its device, at time t. */
 int flight_is_waiting(const Flight *f, int local, double t);
-/* The world rank that rank `local` waits for; -1: all whom its operation needs have called it. */
+/* The world rank that rank `local` waits for; -1: all whom its operation needs have called it;
+ * FLIGHT_UNKNOWN: one of another host may have not. */
 int flight_waits_for(const Flight *f, int local);
 /* Writes what the rank waits for: "all_reduce 57 of group tp", "recv 3 from rank 2 of group pp". */
 void flight_print_wait(const Flight *f, int local, char *text, int size);
@@ -142,7 +145,7 @@ double flight_p99(const FlightRank *r);        /* of a step, in s; 0: no step is
 /* Whom the others wait for. */
 typedef struct {
     int local;                     /* place of that rank; -1: it is on another host */
-    int rank;                      /* its world rank; -1: nobody is left to blame */
+    int rank;                      /* its world rank, or FLIGHT_UNKNOWN; -1: nobody is left to blame */
     int lost;                      /* bool: every rank waits in turn, so a message is lost */
     int waiter;                    /* place of the rank that has waited longest; -1: none waits */
     int waiting;                   /* number of ranks that wait */

@@ -96,11 +96,16 @@ static const FlightGroup *same_group(const FlightRank *r, const FlightGroup *g)
     return NULL;
 }
 
-/* The first member of g that has not called its collective `seq`; a rank of another host where all of this
- * one have; -1: all have. */
+/* The first member of g that has not called its collective `seq`; where all of this host have: a rank of
+ * another host, or FLIGHT_UNKNOWN if the record has no list of members; -1: all have. */
 static int missing(const Flight *f, const FlightRank *r, const FlightGroup *g, int64_t seq)
 {
-    int away = -1;
+    int away = g->at < 0 ? FLIGHT_UNKNOWN : -1;
+    for (int i = 0; g->at < 0 && i < f->ranks; i++) {
+        const FlightGroup *its = same_group(&f->rank[i], g);
+        if (its && its->calls < seq)
+            return f->rank[i].rank;
+    }
     for (int k = 0; g->at >= 0 && k < g->size && k < FLIGHT_MEMBERS - g->at; k++) {
         int rank = r->member[g->at + k], local = local_of(f, rank);
         const FlightGroup *its = local >= 0 ? same_group(&f->rank[local], g) : NULL;
@@ -121,12 +126,14 @@ int flight_waits_for(const Flight *f, int local)
         return o->peer;
     if (g)
         return missing(f, r, g, o->seq);
+    int away = r->waits > 0 ? FLIGHT_UNKNOWN : -1; /* the operation, or its group, is not recorded any more */
     for (int k = 0; r->waits < 0 && k < FLIGHT_GROUPS; k++) { /* the device: whom do its groups lack? */
         int rank = r->group[k].open ? missing(f, r, &r->group[k], r->group[k].calls) : -1;
         if (rank >= 0 && local_of(f, rank) >= 0)
             return rank;
+        away = rank == -1 ? away : FLIGHT_UNKNOWN;
     }
-    return -1;
+    return away;
 }
 
 void flight_print_wait(const Flight *f, int local, char *text, int size)
@@ -194,14 +201,14 @@ static void blame_circle(const Flight *f, FlightBlame *b, int at)
     b->rank = f->rank[b->local].rank;
 }
 
-/* Follows who waits for whom from the rank that has waited longest: to a rank of another host, to a rank
- * whose operation all have joined, or into a circle. */
+/* Follows who waits for whom from the rank that has waited longest: to a rank of another host, known or not,
+ * to a rank whose operation all have joined, or into a circle. */
 static void follow(const Flight *f, FlightBlame *b)
 {
     int at = b->waiter;
     for (int steps = 0; steps <= f->ranks; steps++) {
         int rank = flight_waits_for(f, at), next = next_of(f, at);
-        if (rank >= 0 && next < 0) {
+        if (rank != -1 && next < 0) {
             b->rank = rank;
             return;
         }

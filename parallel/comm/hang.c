@@ -218,6 +218,11 @@ static _Noreturn void speak(const Flight *f, const FlightBlame *b, const Process
     if (alone)
         die_hooks(NULL, NULL, stop_alone);
     print_waiters(waiters, sizeof waiters, f, b);
+    if (b->rank == FLIGHT_UNKNOWN)
+        die(EXIT_COMM, "hang",
+            "no rank of this host has made progress for %.1f s: %s, and who has not come there is not known "
+            "here; change: see whether the other hosts are up and reachable; " ADVICE,
+            quiet, waiters);
     if (b->local < 0)
         die(EXIT_COMM, "hang",
             "rank %d, on another host, has not been heard of for %.1f s: %s; change: see whether its "
@@ -264,7 +269,7 @@ static void examine(const Flight *f, double t, double limit)
         first[i] = p[i].state == 'T' || p[i].state == 'D' ? p[i].state : !r->waits;
     }
     FlightBlame b = flight_blame(f, t, skip, first);
-    int found = b.rank >= 0;
+    int found = b.rank != -1;
     if (held)
         counted = t, found = 0;
     else if (found && b.local < 0)

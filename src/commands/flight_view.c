@@ -166,7 +166,8 @@ static double doing(const Row *w, char *text, int size)
     if (rank >= 0)
         snprintf(text, (size_t)size, "waits for rank %d: %s, in %s", rank, wait, r->note);
     else
-        snprintf(text, (size_t)size, "waits for %s, which all have joined, in %s", wait, r->note);
+        snprintf(text, (size_t)size, "waits for %s, which all%s have joined, in %s", wait,
+                 rank == FLIGHT_UNKNOWN ? " of this host" : "", r->note);
     return r->since;
 }
 
@@ -300,6 +301,7 @@ static json_t *row_json(const Row *w)
     const FlightRank *r = w->r;
     char text[400], name[32];
     double since = doing(w, text, sizeof text);
+    int whom = flight_waits_for(w->from->f, w->local);
     json_t *instrs = json_array(), *ops = json_array();
     for (int64_t k = kept(r) - 1; k >= 0; k--) {
         const FlightInstr *i = instr_at(r, k);
@@ -324,7 +326,7 @@ static json_t *row_json(const Row *w)
     return json_pack("{s:i s:i s:o s:o s:o s:o s:f s:I s:f s:i s:o s:o}", "rank", r->rank, "pid", r->pid,
                      "host", json_text(r->host), "where", json_text(r->where), "note", json_text(r->note),
                      "state", json_text(text), "since", wall(w, since), "steps", (json_int_t)r->steps,
-                     "step_p99", flight_p99(r), "waits_for", flight_waits_for(w->from->f, w->local),
+                     "step_p99", flight_p99(r), "waits_for", whom < 0 ? -1 : whom,
                      "instructions", instrs, "operations", ops);
 }
 
