@@ -179,9 +179,9 @@ static void on_crash(int sig, siginfo_t *info, void *context)
     }
     signal(SIGALRM, SIG_DFL);
     alarm(10 + LATE);                          /* whatever state the process is in, it ends */
-    int late = job_left() && job_all_left(LATE);
+    int late = job_left() && job_all_left(LATE), speaks = late || job_claim(EXIT_BUG);
     alarm(10);
-    if (late || job_claim(EXIT_BUG)) {
+    if (speaks) {
         put_crash(&t, late, sig, info, context);
         if (write(2, t.at, t.n) < 0)
             _exit(EXIT_BUG);

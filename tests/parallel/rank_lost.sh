@@ -29,6 +29,7 @@ check kill    7 '^error\[rank-lost\].* rank 3 tp 3 cp 0 dp 0 pp 0 .*died in B2.0
 check compute 7 '^error\[rank-lost\].* rank 3 tp 3 cp 0 dp 0 pp 0 .*died in B2.0 of iteration 50;.*change: '
 check all     7 '^error\[rank-lost\] \(\[rank [0-3] [^]]*\] \)\{0,1\}rank [0-3] tp .*died in B2.0 of iteration 50;.*change: '
 check die     3 '^error\[test\] \[rank [13] tp [13] cp 0 dp 0 pp 0\]'
+check unread  7 '^error\[rank-lost\].* rank 3 tp 3 cp 0 dp 0 pp 0 .*signal 14) died in B2.0 of iteration 50;.*change: '
 check bug     8 '^error\[bug\] rank [0-3] tp'
 check exit    1 '^# leaving' 0
 # ranks that do not agree on an operation: on one host; with hosts of one rank, where sizes alone are compared

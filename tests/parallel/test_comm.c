@@ -2,12 +2,14 @@
  * poisoned outputs, many operations in flight, floats against sums formed here in the documented order.
  * Arguments: none, a seed (odd: with checksums), or `lost SITE` for tests/parallel/rank_lost.sh.
  * GRIDIRON_RANKS_PER_HOST splits the ranks of this host in groups that act as separate hosts. */
+#define _GNU_SOURCE
 #include "flight.h"
 #include "grid.h"
 #include "half.h"
 #include "job.h"
 #include "pace.h"
 #include "test.h"
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -549,6 +551,20 @@ static void disagree(Comm *c, const char *what, float *x)
         c->wait(c, c->send(c, x, 64, F32, world - 1));
 }
 
+/* Dies while standard output is a full pipe that nobody reads, and a line waits for it. */
+static _Noreturn void die_unread(void)
+{
+    int end[2];
+    const char page[4096] = {0};
+    BUG_ON(pipe2(end, O_NONBLOCK));
+    while (write(end[1], page, sizeof page) > 0)
+        ;
+    fcntl(end[1], F_SETFL, 0);
+    dup2(end[1], STDOUT_FILENO);
+    printf("nobody reads this");
+    die(EXIT_DATA, "test", "its output is not read; change: nothing");
+}
+
 /* Runs collectives in a loop, until ranks die at iteration 50 in the way that `site` names. */
 static int lost(const char *site)
 {
@@ -567,6 +583,8 @@ static int lost(const char *site)
             fputs("[warn] Epoll MOD(1) on fd 22 failed.  Old events were 6\n", stderr);
             die(EXIT_DATA, "test", "ranks die together; change: nothing");
         }
+        if (i == 50 && !strcmp(site, "unread") && rank == world - 1)
+            die_unread();
         if (i == 50 && !strcmp(site, "bug"))
             BUG_ON(rank >= 0);
         if (i == 50)
