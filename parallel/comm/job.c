@@ -248,7 +248,7 @@ static void lost(const Member *m)
 {
     if (atomic_load(&page->claimed)) {             /* another rank prints the line */
         may_speak(0);
-        _exit(page->code);
+        _exit(page->code ? page->code : EXIT_COMM);    /* it may have died before it wrote the code */
     }
     char where[sizeof m->where], note[sizeof m->note];
     memcpy(where, m->where, sizeof where);
