@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -318,6 +319,7 @@ void thread_urgency(Urgency u)
     if (u == RUNS_FIRST && !syscall(SYS_sched_setattr, 0, &attr, 0))
         return;
     attr.policy = SCHED_OTHER;
+    attr.nice = getpriority(PRIO_PROCESS, 0);      /* of this thread; a lower value would be refused */
     attr.priority = 0;
     attr.runtime = u == RUNS_USUAL ? 0 : 100000;   /* time slice in ns; 0: the system's default */
     syscall(SYS_sched_setattr, 0, &attr, 0);

@@ -4,6 +4,7 @@
 #include "base.h"
 #include "test.h"
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -233,9 +234,11 @@ static void urgency(void)
         uint64_t runtime, deadline, period;
     } a;
     uint64_t usual = 0;
+    setpriority(PRIO_PROCESS, 0, 19);  /* a job that yields to others does so whatever its threads do */
     for (int i = 0; i < 4; i++) {
         const Urgency u[] = {RUNS_USUAL, RUNS_SOON, RUNS_FIRST, RUNS_USUAL};
         thread_urgency(u[i]);
+        CHECK(getpriority(PRIO_PROCESS, 0) == 19, "%d: nice %d", i, getpriority(PRIO_PROCESS, 0));
         CHECK(!syscall(SYS_sched_getattr, 0, &a, sizeof a, 0), "sched_getattr");
         usual = i ? usual : a.runtime;
         CHECK(a.policy == SCHED_OTHER || (u[i] == RUNS_FIRST && a.policy == SCHED_RR), "%d: policy %u", i,
