@@ -38,9 +38,11 @@ static void leave(int status, void *unused)
 {
     (void)unused;
     int over;
+    if (job_pid() != getpid())             /* a forked child is no rank: it has no thread to end, no MPI */
+        return;
     engine_close();
     MPI_Finalized(&over);
-    if (over || job_pid() != getpid())     /* a forked child is no rank */
+    if (over)
         return;
     job_leave(status);
     if (!status || job_all_left(2))

@@ -3,6 +3,7 @@
  * Arguments: none, a seed (odd: with checksums), or `lost SITE` for tests/parallel/rank_lost.sh.
  * GRIDIRON_RANKS_PER_HOST splits the ranks of this host in groups that act as separate hosts. */
 #define _GNU_SOURCE
+#include "engine.h"
 #include "flight.h"
 #include "grid.h"
 #include "half.h"
@@ -11,6 +12,7 @@
 #include "test.h"
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static int world, rank;
@@ -520,6 +522,21 @@ static void layouts(void)
             }
 }
 
+/* A process that a rank has forked while a thread had the engine ends by itself: it leaves no job. */
+static void child_ends(void)
+{
+    int status = -1;
+    engine_lock();
+    pid_t child = fork();
+    BUG_ON(child < 0);
+    if (!child) {
+        alarm(20);
+        exit(0);
+    }
+    engine_unlock();
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "a forked child ends with status %d", status);
+}
+
 /* Raises the named signal, SEGV and ABRT by a mistake in the code. */
 static __attribute__((noinline, no_sanitize("undefined"))) void make_mistake(const char *signal)
 {
@@ -623,5 +640,6 @@ int main(int argc, char **argv)
         seed = strtoull(argv[1], NULL, 10) << 32;
     comm_checksums(seed >> 32 & 1);
     layouts();
+    child_ends();
     return test_end();
 }
