@@ -112,16 +112,24 @@ void flight_note(const char *text)
     progress(now());
 }
 
+/* Writes the latest iteration that a rank has begun, which never goes back: ranks come here at once, and the
+ * last one to write has seen that nothing later was begun meanwhile. */
+static void tell_step(int64_t iteration)
+{
+    int64_t begun = flight->begun;
+    while (iteration > begun && !atomic_compare_exchange_weak(&flight->begun, &begun, iteration))
+        ;
+    for (; iteration > begun; begun = iteration, iteration = flight->begun)
+        snprintf(flight->step, sizeof flight->step, "@step %lld", (long long)iteration);
+}
+
 void flight_instr(const void *instr, int64_t iteration)
 {
     if (!writes())
         return;
     int64_t n = me->instrs;
     FlightInstr *i = &me->instr[n % FLIGHT_INSTRS];
-    if (iteration > flight->begun) {
-        flight->begun = iteration;
-        snprintf(flight->step, sizeof flight->step, "@step %lld", (long long)iteration);
-    }
+    tell_step(iteration);
     *i = (FlightInstr){.iteration = iteration, .start = now()};
     memcpy(&i->what, instr, sizeof i->what);
     atomic_store_explicit(&me->instrs, n + 1, memory_order_release);

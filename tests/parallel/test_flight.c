@@ -1,8 +1,13 @@
-/* test_flight -- whom a flight record blames where groups are too large for it, or reach to other hosts */
+/* test_flight -- whom a flight record blames where groups are too large for it, or reach to other hosts; which
+ * step it names where two ranks begin theirs at once */
 #include "comm.h"
 #include "flight.h"
 #include "test.h"
+#include <sched.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { RANKS = 2, HERE = 100 };            /* s: the time of the look */
 static Flight *f;
@@ -35,6 +40,32 @@ static void blames(const char *what, int rank, int local, int lost)
           "%s: rank %d, place %d, lost %d; not %d, %d, %d", what, b.rank, b.local, b.lost, rank, local, lost);
 }
 
+/* Two ranks begin one iteration after the other at once: the record keeps the later one. */
+static void steps(void)
+{
+    enum { ROUNDS = 1000 };
+    int fd = flight_make(RANKS, 0), status = -1, wrong = 0;
+    _Atomic int *at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    BUG_ON(at == MAP_FAILED);
+    pid_t child = fork();
+    BUG_ON(child < 0);
+    flight_open(fd, RANKS, child == 0, child == 0, RANKS, 0);
+    for (int i = 0; i < 2 * ROUNDS; i++) {
+        char want[32];
+        int64_t instr = 0;
+        for (atomic_fetch_add(&at[i % 2], 1); atomic_load(&at[i % 2]) < RANKS * (i / 2 + 1);)
+            sched_yield();
+        if (i % 2 == 0)
+            flight_instr(&instr, i + 1 + (child == 0));
+        snprintf(want, sizeof want, "@step %d", i + 1);
+        wrong += i % 2 && strcmp(flight_here()->step, want);
+    }
+    if (!child)
+        _exit(0);
+    CHECK(waitpid(child, &status, 0) == child && status == 0, "the other rank: %d", status);
+    CHECK(!wrong, "%d of %d steps went back", wrong, ROUNDS);
+}
+
 int main(void)
 {
     f = xcalloc(1, flight_bytes(RANKS));
@@ -62,5 +93,6 @@ int main(void)
         blames("all wait for their device, which may wait for another host", FLIGHT_UNKNOWN, -1, 0);
     }
     free(f);
+    steps();
     return test_end();
 }
