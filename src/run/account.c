@@ -96,10 +96,14 @@ static AccountMark mark_now(Run *r)
 
 /* ---- a step ---- */
 
+/* The ops alone: a save reads other fields of the device in a thread of its own. */
 void account_drop(Run *r)
 {
-    if (r->account.on)
-        r->dev = r->account.plain;
+    if (r->account.on) {
+#define X(name, params, names) r->dev.name = r->account.plain.name;
+        OPS(X)
+#undef X
+    }
     r->account.on = 0;
 }
 
