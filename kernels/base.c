@@ -23,6 +23,10 @@ void die_hooks(const char *(*where)(void), int (*may_speak)(int code), void (*st
     stop_all = stop;
 }
 
+static void (*before_end)(void);
+
+void die_removes(void (*remove)(void)) { before_end = remove; }
+
 static void (*before_message)(void *ctx);
 static void *message_ctx;
 
@@ -42,6 +46,8 @@ static void make_room(void)
 static _Noreturn void leave(int code)
 {
     fflush(stdout);
+    if (before_end)
+        before_end();
     if (stop_all)
         stop_all(code);
     _exit(code);

@@ -51,6 +51,10 @@ _Noreturn void bug_at(const char *file, int line, const char *cond);
  *   stop       in  ends all ranks of the job */
 void die_hooks(const char *(*where)(void), int (*may_speak)(int code), void (*stop)(int code));
 
+/* remove() removes what this process has not finished. It runs when the process dies, before the other ranks
+ * are ended. NULL: no call. */
+void die_removes(void (*remove)(void));
+
 /* before(ctx) runs before a message goes to standard error, so that a live line on the terminal can be
  * erased. before NULL: no call. */
 void message_hook(void (*before)(void *ctx), void *ctx);

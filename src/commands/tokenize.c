@@ -7,10 +7,10 @@
  * command: packed ones, Parquet, PDF, corpora. The end-of-document token follows each document; empty
  * documents are left out.
  *
- * The pair is written under temporary names, flushed and renamed when it is complete; it replaces a pair
- * of that name. Of several at once into one PREFIX the last one stays, whole. A signal that ends the command
- * removes the temporary files. Ids are u16 if the vocabulary is below 65500, else i32. Input that cannot be
- * read dies with EXIT_DATA and names file and line; a failing write dies with EXIT_RESOURCE. */
+ * The pair is written under temporary names (unfinished.h), flushed and renamed when it is complete; it
+ * replaces a pair of that name. Of several at once into one PREFIX the last one stays, whole. Ids are u16 if
+ * the vocabulary is below 65500, else i32. Input that cannot be read dies with EXIT_DATA and names file and
+ * line; a failing write dies with EXIT_RESOURCE. */
 #define _GNU_SOURCE
 #include "commands.h"
 #include "base.h"
@@ -19,11 +19,11 @@
 #include "pool.h"
 #include "progress.h"
 #include "tokenizer.h"
+#include "unfinished.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,39 +72,12 @@ typedef struct {
     const char *first_binary;       /* path of the first of `binary` text files that have bytes 0 */
 } Job;
 
-/* Removes the temporary files and dies. */
+/* Removes the lock and dies. */
 static _Noreturn void give_up(Job *j, int code, const char *id, char *why)
 {
-    if (j->bin_tmp) {
-        unlink(j->bin_tmp);
-        unlink(j->idx_tmp);
-    }
     if (j->lock)
         unlink(j->lock);
     die(code, id, "%s", why);
-}
-
-/* ---- signals ---- */
-
-static const char *volatile unfinished[2];     /* the temporary files, which a signal removes */
-
-static void on_signal(int sig)
-{
-    for (int i = 0; i < 2; i++)
-        if (unfinished[i])
-            unlink(unfinished[i]);
-    raise(sig);                        /* ends the process: the handler is installed for one signal */
-}
-
-/* Sets what the signals do that end a command, but for those that are ignored. SIGUSR2 is scripts/launch's
- * SIGTERM, SIGUSR1 asks for a save, of which there is none. */
-static void on_signals(void (*handler)(int))
-{
-    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
-    struct sigaction old, act = {.sa_handler = handler, .sa_flags = SA_RESETHAND | SA_RESTART};
-    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
-        if (!sigaction(signals[i], NULL, &old) && old.sa_handler != SIG_IGN)
-            sigaction(signals[i], &act, NULL);
 }
 
 /* Makes room for `need` elements of `one` bytes at p and at least doubles *room when it grows. Returns
@@ -535,7 +508,7 @@ static void commit(Job *j)
     char why[WHY];
     if (!file_sync_close(j->fd, j->bin_tmp, why))
         give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s" FREE_SPACE, why));
-    int fd = file_create_anew(AT_FDCWD, j->idx_tmp, why);
+    int fd = file_create(AT_FDCWD, j->idx_tmp, 1, why);
     if (fd >= 0 && !write_index(j, fd)) {
         file_errno(why, "%s: cannot write", j->idx_tmp);
         close(fd);
@@ -548,9 +521,10 @@ static void commit(Job *j)
     if (folder < 0)
         give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: PREFIX", why));
     int locked = lock_names(j);
-    on_signals(SIG_IGN);               /* they come too late: the pair is whole in a moment */
+    unfinished_commit();               /* signals come too late: the pair is whole in a moment */
     rename_pair(j, folder);
     unlink(j->lock);
+    unfinished_end();
     close(locked);
     close(folder);
     free(dir);
@@ -568,18 +542,17 @@ static int make_folder(const Job *j, char why[WHY])
 static void open_output(Job *j)
 {
     char why[WHY];
-    int pid = (int)getpid();
-    char *bin_tmp = xasprintf("%s.bin.%d.tmp", j->prefix, pid);
+    uint64_t drawn = file_random();
     j->bin = xasprintf("%s.bin", j->prefix);
     j->idx = xasprintf("%s.idx", j->prefix);
-    j->idx_tmp = xasprintf("%s.idx.%d.tmp", j->prefix, pid);
-    j->fd = make_folder(j, why) ? file_create_anew(AT_FDCWD, bin_tmp, why) : -1;
+    j->bin_tmp = unfinished_name(j->bin, drawn);
+    j->idx_tmp = unfinished_name(j->idx, drawn);
+    unfinished_add(j->bin_tmp);
+    unfinished_add(j->idx_tmp);
+    j->fd = make_folder(j, why) ? file_create(AT_FDCWD, j->bin_tmp, 1, why) : -1;
     if (j->fd < 0)
         give_up(j, EXIT_RESOURCE, "disk", xasprintf("%s; change: give -o PREFIX in a folder that is there "
                                                     "and that you may write to", why));
-    unfinished[0] = j->bin_tmp = bin_tmp;
-    unfinished[1] = j->idx_tmp;
-    on_signals(on_signal);
 }
 
 /* What to write for an argument that the command has not; Megatron-LM's preprocess_data has some of these. */

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -325,6 +326,13 @@ int file_remove_dir(int parent, const char *name, char why[WHY])
             ok = file_errno(why, "cannot remove %s", name);
     }
     return ok;
+}
+
+uint64_t file_random(void)
+{
+    uint64_t x;
+    BUG_ON(getrandom(&x, sizeof x, 0) != sizeof x);
+    return x;
 }
 
 int file_name_ok(const char *name)

@@ -86,6 +86,9 @@ int file_replace_in(const char *folder, const char *name, const void *p, int64_t
  * error. */
 int file_remove_dir(int parent, const char *name, char why[WHY]);
 
+/* Draws 64 random bits, for a name that nobody else has. */
+uint64_t file_random(void);
+
 /* Returns 1 if a name that was read from a file is safe as a file name: [A-Za-z0-9_.-]+, not starting
  * with '.', at most 200 bytes. */
 int file_name_ok(const char *name);

@@ -13,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -46,12 +45,7 @@ static int holds(const char *path, const char *name, int64_t bytes)
     return ok;
 }
 
-static void new_id(char id[RUN_ID])
-{
-    uint64_t x;
-    BUG_ON(getrandom(&x, sizeof x, 0) != sizeof x);
-    snprintf(id, RUN_ID, "%016" PRIx64, x);
-}
+static void new_id(char id[RUN_ID]) { snprintf(id, RUN_ID, "%016" PRIx64, file_random()); }
 
 /* ---- claiming ---- */
 

@@ -14,6 +14,13 @@ tail -n 20 ab.jsonl > b.jsonl
 for name in a b ab; do
     "$TRAIN" tokenize $name.jsonl -o $name > out 2>&1 || { cat out; exit 1; }
 done
+# another process may have the same id, in another container: what is there under a name made of it stays
+mkdir same
+# shellcheck disable=SC2016
+sh -c 'echo others > same/c.bin.$$.tmp; cp same/c.bin.$$.tmp same/c.idx.$$.tmp; exec "$@"' sh "$TRAIN" tokenize a.jsonl -o same/c > out 2>&1 ||
+    { cat out; exit 1; }
+[ "$(cat same/c.*.tmp)" = "$(printf 'others\nothers')" ] || { echo "tokenize has removed what another process writes"; exit 1; }
+cmp a.bin same/c.bin && cmp a.idx same/c.idx || exit 1
 i=0
 while [ $i -lt 200 ]; do printf '`\352'; i=$((i + 1)); done > big     # u16 tokens, each 60000
 cat > c.yaml <<YAML
