@@ -42,16 +42,22 @@ void source_check_host(const char *path)
             "limit on open files (ulimit -n)", path, strerror(errno));
 }
 
-static int is_absent(const char *path)
+/* Dies: errno is why the system does not tell what is at `path`. */
+static _Noreturn void unreadable(const char *path)
 {
     source_check_host(path);
-    if (errno != ENOENT && errno != ENOTDIR && errno != ESTALE)
-        die(EXIT_CHECKPOINT, "unreadable", "cannot read %s: %s; change: let this user read it and search the "
-            "folders above it (chmod), or name another", path, strerror(errno));
-    return 1;
+    die(EXIT_CHECKPOINT, "unreadable", "cannot read %s: %s; change: let this user read it and search the "
+        "folders above it (chmod), see to its file system, or name another", path, strerror(errno));
 }
 
-int source_present(const char *path) { return access(path, F_OK) == 0 || !is_absent(path); }
+int source_present(const char *path)
+{
+    if (access(path, F_OK) == 0)
+        return 1;
+    if (errno != ENOENT && errno != ENOTDIR && errno != ESTALE)
+        unreadable(path);
+    return 0;
+}
 
 static int has_manifest(const char *dir)
 {
@@ -65,7 +71,9 @@ static int has_manifest(const char *dir)
 static DIR *open_checkpoints(const char *top)
 {
     DIR *d = opendir(top);
-    return d || is_absent(top) ? d : NULL;
+    if (!d && errno != ENOENT && errno != ENOTDIR)
+        unreadable(top);
+    return d;
 }
 
 /* source_newest_first of folders. */
@@ -84,7 +92,7 @@ char **source_list(const char *path, int *n)
     DIR *d = has_manifest(path) ? NULL : open_checkpoints(top);
     if (has_manifest(path))
         list[(*n)++] = xstrdup(path);
-    for (struct dirent *e; d && (e = readdir(d));) {
+    for (struct dirent *e; d && (errno = 0, e = readdir(d));) {
         int64_t iteration;
         if (!source_iteration(e->d_name, &iteration))
             continue;
@@ -96,6 +104,8 @@ char **source_list(const char *path, int *n)
         list = xrealloc(list, (size_t)(*n + 1) * sizeof *list);
         list[(*n)++] = dir;
     }
+    if (d && errno)                    /* of readdir: some may be missing from the list */
+        unreadable(top);
     if (d) {
         closedir(d);
         qsort(list, (size_t)*n, sizeof *list, newest_first);

@@ -276,8 +276,8 @@ static int replace_later(const RunDirectory *d, int64_t iteration, char why[WHY]
     char *folder = xasprintf("%s/checkpoints", d->path), *base = xasprintf("%s/replaced", d->path),
          *name = NULL, *to = NULL;
     DIR *dir = opendir(folder);
-    int ok = 1;
-    for (struct dirent *e; ok && dir && (e = readdir(dir));) {
+    int ok = dir || errno == ENOENT || file_errno(why, "cannot list %s", folder);
+    for (struct dirent *e; ok && dir && (errno = 0, e = readdir(dir));) {
         int64_t later;
         if (!source_iteration(e->d_name, &later) || later <= iteration)
             continue;
@@ -292,6 +292,8 @@ static int replace_later(const RunDirectory *d, int64_t iteration, char why[WHY]
         free(from);
         free(there);
     }
+    if (ok && dir && errno)            /* of readdir: later checkpoints may still be there */
+        ok = file_errno(why, "cannot list %s", folder);
     if (ok && to)
         printf("checkpoints after iteration %" PRId64 " are in %s now\n", iteration, name);
     if (dir)

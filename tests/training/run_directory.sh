@@ -140,6 +140,56 @@ says "resuming after iteration 12"
 want 2 tiny.yaml save=X/checkpoints/iter_0000012
 refuses run-directory "is a checkpoint itself" save=DIR
 
+# a folder of checkpoints that cannot be listed is not one without checkpoints
+cat > faults.c <<'C'
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The LIST_NTH-th listing of a folder `checkpoints` fails: with LIST_STALE as it is opened, else as it is read. */
+static DIR *bad;
+DIR *opendir(const char *path)
+{
+    static int listings;
+    const char *nth = getenv("LIST_NTH"), *slash = strrchr(path, '/');
+    int fails = nth && slash && !strcmp(slash, "/checkpoints") && ++listings == atoi(nth);
+    if (fails && getenv("LIST_STALE"))
+        return errno = ESTALE, NULL;
+    DIR *d = ((DIR *(*)(const char *))dlsym(RTLD_NEXT, "opendir"))(path);
+    bad = fails ? d : bad;
+    return d;
+}
+struct dirent *readdir(DIR *d)
+{
+    return d == bad ? errno = EIO, NULL : ((struct dirent *(*)(DIR *))dlsym(RTLD_NEXT, "readdir"))(d);
+}
+C
+${CC:-cc} -shared -fPIC -o faults.so faults.c -ldl || exit 1
+export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0"
+want 0 tiny.yaml save=F save_interval=2 train_iters=4
+snapshot F | sed 's| F/| C/|' > before
+for load in latest C/checkpoints/iter_0000002; do
+    for by in LIST_NO=1 LIST_STALE=1; do
+        for nth in 1 2 3 4; do
+            rm -rf C C.1
+            cp -r F C
+            env LD_PRELOAD="$PWD/faults.so" LIST_NTH=$nth $by "$TRAIN" tiny.yaml save=C load=$load train_iters=6 cpu_isa="$ISA" > log 2> errors &&
+                rc=0 || rc=$?
+            snapshot C > after
+            case $rc in
+            0)     says "resuming after iteration" ;;
+            [45])  grep -q '^error\[.*cannot \(read\|list\) C/checkpoints: .*; change: ' errors && cmp before after ;;
+            *)     false ;;
+            esac || fail "listing $nth, $by, load=$load: $rc"
+            echo $rc >> listings
+        done
+    done
+done
+sort -u listings | tr '\n' ' ' | grep -qx '0 4 5 ' || fail "not every kind of listing has failed: $(cat listings)"
+
 # every reader finds a whole checkpoint while the run saves and deletes
 "$TRAIN" tiny.yaml save=R save_interval=1 save_keep_last=1 train_iters=1000000 lr_decay_iters=10 log_interval=1000 cpu_isa="$ISA" > /dev/null 2>&1 &
 writer=$!
