@@ -221,7 +221,8 @@ void run_directory_claim(RunDirectory *d, const Config *cfg, Comm *all)
     d->goes_on = said[0], d->used = said[1], d->memory = said[3];
     d->from = !said[2] ? NULL : strcmp(cfg->load, "latest") ? cfg->load : d->path;
     snprintf(d->id, sizeof d->id, "%016" PRIx64, (uint64_t)id);
-    if (cfg->save_interval != CFG_ABSENT || cfg->save_at_end || cfg->on_spike == ON_SPIKE_REWIND)
+    d->shared = cfg->save_interval != CFG_ABSENT || cfg->save_at_end || cfg->on_spike == ON_SPIKE_REWIND;
+    if (d->shared)
         see_one_folder(d, all);
 }
 
@@ -314,6 +315,8 @@ void run_directory_begin(RunDirectory *d, int64_t iteration, Comm *all)
     else if (all->rank == 0 && d->used)
         ok = replace_run(d, why);
     all_ok(all, ok, EXIT_RESOURCE, "run-directory", "%s; change: save=DIR, another folder", why);
+    if (d->shared && d->used && !d->goes_on)
+        see_one_folder(d, all);
 }
 
 void run_directory_close(RunDirectory *d)

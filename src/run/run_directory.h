@@ -22,6 +22,7 @@ typedef struct {
     int64_t goes_on;            /* bool: `load` names this folder, so its run is continued */
     int64_t memory;             /* bool: `from` is the newest state of `path` and of the copies in memory */
     int64_t used;               /* bool: there is a checkpoint, or lines that another job began */
+    int shared;                 /* bool: every rank writes shards into it */
     int lock;                   /* rank 0: descriptor of PATH/.lock, closing it unlocks; -1 elsewhere */
     char id[RUN_ID];            /* the run's id, the same on every rank */
 } RunDirectory;
@@ -36,8 +37,8 @@ void run_directory_claim(RunDirectory *d, const Config *cfg, Comm *all);
 
 /* Prepares the folder for the step after `iteration`. A fresh start moves aside the run that is there. A
  * resume from before the last iteration moves the later checkpoints and a copy of metrics.jsonl to
- * PATH/replaced.1, .2, ... Rank 0 prints what it has moved. Dies with EXIT_RESOURCE. Collective over
- * all. */
+ * PATH/replaced.1, .2, ... Rank 0 prints what it has moved. Dies with EXIT_RESOURCE, also when ranks of a
+ * run that saves still see the folder that was moved aside. Collective over all. */
 void run_directory_begin(RunDirectory *d, int64_t iteration, Comm *all);
 void run_directory_close(RunDirectory *d);
 #endif

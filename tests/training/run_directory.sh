@@ -140,14 +140,20 @@ says "resuming after iteration 12"
 want 2 tiny.yaml save=X/checkpoints/iter_0000012
 refuses run-directory "is a checkpoint itself" save=DIR
 
-# a folder of checkpoints that cannot be listed is not one without checkpoints
+# a folder of checkpoints that cannot be listed is not one without checkpoints; a rank of another host that still sees the
+# run that was moved aside waits
 cat > faults.c <<'C'
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* The LIST_NTH-th listing of a folder `checkpoints` fails: with LIST_STALE as it is opened, else as it is read. */
 static DIR *bad;
@@ -165,6 +171,41 @@ DIR *opendir(const char *path)
 struct dirent *readdir(DIR *d)
 {
     return d == bad ? errno = EIO, NULL : ((struct dirent *(*)(DIR *))dlsym(RTLD_NEXT, "readdir"))(d);
+}
+
+/* SEEN_LATE is a folder. As soon as SEEN_LATE.1 is there it is found under the name SEEN_LATE, until its .lock has been
+ * opened three times. */
+static int real_openat(int dir, const char *path, int flags, mode_t mode)
+{
+    static int looks;
+    const char *run = getenv("SEEN_LATE");
+    char old[PATH_MAX];
+    size_t n = run ? strlen(run) : 0;
+    int (*real)(int, const char *, int, ...) = (int (*)(int, const char *, int, ...))dlsym(RTLD_NEXT, "openat");
+    if (n && looks < 3 && !strncmp(path, run, n) && (!path[n] || path[n] == '/')) {
+        snprintf(old, sizeof old, "%s.1", run);
+        if (!access(old, F_OK)) {
+            looks += !strcmp(path + n, "/.lock");
+            snprintf(old, sizeof old, "%s.1%s", run, path + n);
+            path = old;
+        }
+    }
+    return real(dir, path, flags, mode);
+}
+#define MODE(mode, last)                                                                                     \
+    va_list ap;                                                                                              \
+    va_start(ap, last);                                                                                      \
+    mode_t mode = last & O_CREAT ? va_arg(ap, mode_t) : 0;                                                   \
+    va_end(ap)
+int openat(int dir, const char *path, int flags, ...)
+{
+    MODE(mode, flags);
+    return real_openat(dir, path, flags, mode);
+}
+int open(const char *path, int flags, ...)
+{
+    MODE(mode, flags);
+    return real_openat(AT_FDCWD, path, flags, mode);
 }
 C
 ${CC:-cc} -shared -fPIC -o faults.so faults.c -ldl || exit 1
@@ -189,6 +230,21 @@ for load in latest C/checkpoints/iter_0000002; do
     done
 done
 sort -u listings | tr '\n' ' ' | grep -qx '0 4 5 ' || fail "not every kind of listing has failed: $(cat listings)"
+cat > late <<SH
+#!/bin/sh
+[ "\$OMPI_COMM_WORLD_RANK" != 1 ] || export LD_PRELOAD="$PWD/faults.so" SEEN_LATE=V
+exec "$TRAIN" "\$@"
+SH
+chmod +x late
+split="data_parallel_sharding_strategy=optim train_iters=2"
+# shellcheck disable=SC2086
+"$launch" -n 2 tiny.yaml save=V $split cpu_isa="$ISA" > log 2> errors || fail "two ranks"
+snapshot V | sed 's| V/| V.1/|' > before
+# shellcheck disable=SC2086
+TRAIN=$PWD/late "$launch" -n 2 tiny.yaml save=V $split overwrite=true cpu_isa="$ISA" > log 2> errors || fail "a host that sees it late"
+snapshot V.1 > after
+cmp before after || fail "a host that sees it late has written into the run that was moved aside"
+[ "$(newest V)" = 2 ] || fail "the newest of V"
 
 # every reader finds a whole checkpoint while the run saves and deletes
 "$TRAIN" tiny.yaml save=R save_interval=1 save_keep_last=1 train_iters=1000000 lr_decay_iters=10 log_interval=1000 cpu_isa="$ISA" > /dev/null 2>&1 &
