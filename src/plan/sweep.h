@@ -162,7 +162,8 @@ static inline int layout_failed(const SweepLayout *l) { return l->why[0] != 0; }
  * c: the configuration with the sizes of any of them */
 void sweep_plan(Sweep *s, const Config *c);
 /* Opens dir/sweep.jsonl and locks it as s->rows, until the process closes it: this sweep is the only one that
- * writes into the folder. Dies with EXIT_RESOURCE when it cannot be written or another sweep has it. */
+ * writes into the folder. Removes the folders of launches that an earlier one has left. Dies with
+ * EXIT_RESOURCE when it cannot be written or another sweep has it. */
 void sweep_open(Sweep *s);
 /* Measures the first s->measure layouts that fit, each in launches of its own. Every step is timed beside the
  * reference (drift.h), and counts in its units; the median of a launch's steps is the launch's time, the

@@ -5,14 +5,15 @@
 #include "jsonl.h"
 #include "launch.h"
 #include "sweep_visits.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <unistd.h>
 
 /* ---- one layout ---- */
 
@@ -77,12 +78,39 @@ static int remove_one(const char *path, const struct stat *st, int kind, struct 
     return remove(path);
 }
 
-/* Removes a job's folder: the next job must not find it. */
 static void remove_tree(const char *path)
 {
     if (nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) && errno != ENOENT)
         die(EXIT_RESOURCE, "write", "cannot remove %s: %s; change: remove it, or -o with another folder",
             path, strerror(errno));
+}
+
+/* A launch has a folder of its own below s->dir, for its run and its errors: this and 16 random digits. */
+#define LAUNCH "launch."
+
+/* Makes the folder of a launch. Returns its path, from malloc. */
+static char *make_folder(const Sweep *s)
+{
+    char why[WHY], *path = xasprintf("%s/" LAUNCH "%016" PRIx64, s->dir, file_random());
+    if (!file_make_dirs(path, why))
+        die(EXIT_RESOURCE, "write", "%s; change: -o with a folder that you may write to", why);
+    return path;
+}
+
+/* Removes the folders of launches that an earlier sweep was stopped in. */
+static void remove_left(const Sweep *s)
+{
+    DIR *d = opendir(s->dir);
+    const size_t n = strlen(LAUNCH);
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (!strncmp(e->d_name, LAUNCH, n) && strlen(e->d_name + n) == 16 &&
+            strspn(e->d_name + n, "0123456789abcdef") == 16) {
+            char *path = xasprintf("%s/%s", s->dir, e->d_name);
+            remove_tree(path);
+            free(path);
+        }
+    if (d)
+        closedir(d);
 }
 
 /* Settings of every launch: all steps are logged, in its own folder; no evaluation, no checkpoint, which
@@ -128,30 +156,29 @@ static Visit measure(const Sweep *s, int at)
 {
     Visit v = {.layout = at};
     LayoutArg text[LAYOUT_ARGS];
-    char *run = xasprintf("%s/run", s->dir), *name = config_string(run);
-    char *errors = xasprintf("%s/errors", s->dir), **line;
+    char *folder = make_folder(s), *run = xasprintf("%s/run", folder), *name = config_string(run);
+    char *errors = xasprintf("%s/errors", folder), **line;
     char *own[OWN] = {xasprintf("global_batch_size=%lld", (long long)s->layout[at].batch),
                       xasprintf("exit_interval=%d", s->steps), xasprintf("save=%s", name)};
     line = xcalloc((size_t)s->nargs + LAYOUT_ARGS + STILL + 2, sizeof *line);
-    remove_tree(run);
     int n = job_of(s, &s->layout[at], text, own, line);
     v.code = launch_job(s->world, n, line, NULL, errors, s->timeout);
     if (v.code == EXIT_DONE)
         read_run(&v, run);
     if (!v.n)
         read_reason(s, &v, errors);
+    remove_tree(folder);
     int started = strncmp(v.why, "error[launch]", 13) != 0;
     if (v.code == EXIT_DATA || !started)   /* every other layout would fail in the same way */
         die(v.code, "sweep", "%s: %s", started ? "the corpus cannot be read" : "no job can be started",
             v.why);
-    remove_tree(run);
-    unlink(errors);
     for (int i = 0; i < OWN; i++)
         free(own[i]);
     free(line);
     free(errors);
     free(name);
     free(run);
+    free(folder);
     return v;
 }
 
@@ -176,6 +203,7 @@ void sweep_open(Sweep *s)
         die(EXIT_RESOURCE, "sweep", "another sweep is at work in this folder (%s is locked); change: wait "
             "for it, or -o with another folder", path);
     free(path);
+    remove_left(s);
 }
 
 /* Launches a layout once more and keeps the result. */

@@ -25,6 +25,7 @@ sweep() {
 wrote() { folder=$1; shift; "$BUILD/test_sweep" "$work/$folder" "$@" > "$work/log" || { cat "$work/log"; fail "$folder: $*"; }; }
 tried() { grep -c "^[0-9]* of [0-9]*, round [0-9]*:" "$work/err"; }
 # alive: prints the number of processes of measurements; gone: waits until there is none
+goes_on() { cat "$work/$1"/launch.*/run/metrics.jsonl 2> /dev/null | grep -q .; }    # whether a launch has made a step
 gone() { for _ in $(seq 600); do [ "$(alive)" = 0 ] && return; sleep 0.1; done; return 1; }
 alive() { ps -eo args | grep -F "save=$work/" | grep -vc grep; }
 
@@ -95,9 +96,14 @@ two="tensor_model_parallel_size=2 recompute_granularity=none sequence_parallel=f
 # shellcheck disable=SC2086
 rounds=1
 measured() { sweep m $two --steps 3 --rounds $rounds "$@" || fail "measuring: $*"; }
+# the folder has files of its user, whose names are like those of a launch, and a launch of a sweep that was killed
+mkdir -p "$work/m/run/mine" "$work/m/launch.mine" "$work/m/launch.0123456789abcdef/run"
+echo mine > "$work/m/errors"
 measured --measure 2
 [ "$(tried)" = 2 ] || fail "2 layouts, tried $(tried)"
 wrote m 3 3 2
+[ "$(cat "$work/m/errors")" = mine ] && [ -d "$work/m/run/mine" ] || fail "a sweep has removed what others have made"
+[ "$(cd "$work/m" && echo launch.*)" = launch.mine ] || fail "launches left: $(ls "$work/m")"
 sed -n 's/^  \([a-z_]*\): /\1=/p' "$work/out" > "$work/winner"
 [ "$(grep -c . "$work/winner")" = 13 ] || fail "the winner has other keys"
 # shellcheck disable=SC2046
@@ -185,10 +191,10 @@ sweep wrong $two --measure 1 --steps 9 lr=1000 min_lr=1000 clip_grad=0 || fail "
     hidden_size=256 seq_length=256 > "$work/out" 2> "$work/err" &
 sweep=$!
 while kill -0 $sweep 2> /dev/null; do
-    [ -s "$work/killed/run/metrics.jsonl" ] && break
+    goes_on killed && break
     sleep 0.05
 done
-kill -KILL "$(ps -eo pid,comm,args | awk -v save="save=$work/killed/run" '$2 == "train" && index($0, save) { print $1; exit }')"
+kill -KILL "$(ps -eo pid,comm,args | awk -v save="save=$work/killed/launch." '$2 == "train" && index($0, save) { print $1; exit }')"
 wait $sweep || fail "a killed rank ended the sweep"
 grep -q '"error\[' "$work/killed/sweep.csv" || fail "no reason for a killed one"
 # shellcheck disable=SC2086
@@ -218,7 +224,7 @@ for signal in TERM KILL; do
         > /dev/null 2> "$work/err" &
     sweep=$!
     while kill -0 $sweep 2> /dev/null; do
-        grep -q "^2 of 3, round 1:" "$work/err" && [ -s "$work/$signal/run/metrics.jsonl" ] && break
+        grep -q "^2 of 3, round 1:" "$work/err" && goes_on $signal && break
         sleep 0.05
     done
     kill -$signal $sweep
@@ -239,7 +245,7 @@ done
     hidden_size=256 seq_length=256 > /dev/null 2> "$work/err" &
 sweep=$!
 while kill -0 $sweep 2> /dev/null; do
-    [ -s "$work/slow/run/metrics.jsonl" ] && break
+    goes_on slow && break
     sleep 0.05
 done
 [ "$(alive)" -gt 0 ] || fail "no job to be killed"
