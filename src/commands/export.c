@@ -2,13 +2,14 @@
  *
  * It writes config.json, generation_config.json and model.safetensors, or numbered files with an index
  * if there are more than --shard-bytes of weights. One tensor is in memory at a time. The directory is
- * written as OUT.tmp and renamed when it is whole; what dies before that removes it. */
+ * written under a temporary name (unfinished.h) and renamed when it is whole. */
 #define _GNU_SOURCE
 #include "checkpoint.h"
 #include "commands.h"
 #include "convert.h"
 #include "huggingface.h"
 #include "source.h"
+#include "unfinished.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -29,13 +30,14 @@ typedef struct {
 #define REFUSE(...) die(EXIT_CHECKPOINT, "export", __VA_ARGS__)
 #define DISK(why) die(EXIT_RESOURCE, "export", "%s; change: free space, or -o another folder", why)
 
-static const char *unfinished;     /* OUT.tmp, while die_hooks has remove_unfinished */
+/* The directory while it is written: its temporary name and descriptor. */
+typedef struct { char *path; int fd; } Folder;
 
-static void remove_unfinished(int code)
+static void will_write(const Folder *to, const char *name)
 {
-    char why[WHY];
-    (void)code;
-    file_remove_dir(AT_FDCWD, unfinished, why);
+    char *path = xasprintf("%s/%s", to->path, name);
+    unfinished_add(path);
+    free(path);
 }
 
 static void open_whole(Source *s, const char *path)
@@ -100,7 +102,7 @@ static void shard_name(char out[64], int shard, int shards)
 }
 
 /* Writes item [n] to one file. */
-static void write_shard(Source *s, int dir, const char *name, const Item *item, int n)
+static void write_shard(Source *s, const Folder *to, const char *name, const Item *item, int n)
 {
     static const char *const meta[] = {"format", "pt", NULL};
     StTensor *t = xcalloc((size_t)n, sizeof *t);
@@ -112,7 +114,8 @@ static void write_shard(Source *s, int dir, const char *name, const Item *item, 
         t[i].shape[turn] = item[i].hf.rows;
         t[i].shape[!turn] = item[i].cols;
     }
-    if (!st_create(&w, dir, name, 1, t, n, meta, why))
+    will_write(to, name);
+    if (!st_create(&w, to->fd, name, 1, t, n, meta, why))
         DISK(why);
     for (int i = 0; i < n; i++) {
         const Item *m = &item[i];
@@ -153,11 +156,12 @@ static char *json_text(const json_t *j)
     return text;
 }
 
-static void write_json(int dir, const char *name, json_t *j)
+static void write_json(const Folder *to, const char *name, json_t *j)
 {
     char why[WHY], *dump = json_text(j), *text = xasprintf("%s\n", dump);
     int64_t n = (int64_t)strlen(text);
-    int fd = file_create(dir, name, 1, why);
+    will_write(to, name);
+    int fd = file_create(to->fd, name, 1, why);
     if (fd < 0 || !file_write_at(fd, name, text, n, 0, why) || !file_sync_close(fd, name, why))
         DISK(why);
     free(dump);
@@ -165,7 +169,7 @@ static void write_json(int dir, const char *name, json_t *j)
     json_decref(j);
 }
 
-static void write_index(int dir, const Item *item, int n, int shards)
+static void write_index(const Folder *to, const Item *item, int n, int shards)
 {
     json_t *map = json_object();
     json_int_t total = 0;
@@ -175,7 +179,7 @@ static void write_index(int dir, const Item *item, int n, int shards)
         json_object_set_new(map, item[i].hf.name, json_string(name));
         total += item[i].bytes;
     }
-    write_json(dir, HF_INDEX,
+    write_json(to, HF_INDEX,
                json_pack("{s:{s:I}, s:o}", "metadata", "total_size", total, "weight_map", map));
 }
 
@@ -192,20 +196,21 @@ static json_t *special_tokens(const json_t *state, const Config *cfg)
                              : json_pack("{s:I, s:I}", "bos_token_id", eod, "eos_token_id", eod);
 }
 
-static void write_configs(int dir, const Config *cfg, const HfFamily *family, Dtype type, const json_t *state)
+static void write_configs(const Folder *to, const Config *cfg, const HfFamily *family, Dtype type,
+                          const json_t *state)
 {
     json_t *tokens = special_tokens(state, cfg), *v;
     json_t *generation = json_pack("{s:b}", "_from_model_config", 1);
     const char *key;
-    write_json(dir, "config.json", hf_write_config(cfg, family, type, tokens));
+    write_json(to, "config.json", hf_write_config(cfg, family, type, tokens));
     json_object_foreach(tokens, key, v)
         if (strstr(key, "_token_id") && !json_is_null(v))
             json_object_set(generation, key, v);
-    write_json(dir, "generation_config.json", generation);
+    write_json(to, "generation_config.json", generation);
     json_decref(tokens);
 }
 
-/* Returns -o's value without slashes at its end, on the heap: OUT.tmp lies beside OUT. */
+/* Returns -o's value without slashes at its end, on the heap: what is unfinished lies beside OUT. */
 static char *output(const char *value)
 {
     char *out = xstrdup(value);
@@ -214,21 +219,41 @@ static char *output(const char *value)
     return out;
 }
 
-/* Creates OUT.tmp, empty. OUT itself must be missing or an empty folder. */
-static int open_output(const char *out, const char *tmp)
+/* Dies: OUT can be no new folder, as errno says. */
+static _Noreturn void no_output(const char *out)
 {
     char why[WHY];
-    if (rmdir(out) < 0 && errno != ENOENT)
+    if (errno == ENOTEMPTY || errno == EEXIST || errno == ENOTDIR)
         die(EXIT_CONFIG, "export", "%s is there already: %s; change: -o another folder, or remove it", out,
             strerror(errno));
-    if (!file_remove_dir(AT_FDCWD, tmp, why) || !file_make_dirs(tmp, why))
+    file_errno(why, "cannot make the folder %s", out);
+    DISK(why);
+}
+
+/* Makes the folder that will be OUT. OUT itself must be missing or an empty folder. */
+static Folder open_output(const char *out)
+{
+    char why[WHY];
+    Folder to = {.path = unfinished_name(out, file_random())};
+    if (rmdir(out) < 0 && errno != ENOENT)
+        no_output(out);
+    unfinished_add(to.path);
+    if (!file_make_dirs(to.path, why) || (to.fd = file_open_dir(AT_FDCWD, to.path, 1, why)) < 0)
         DISK(why);
-    unfinished = tmp;
-    die_hooks(NULL, NULL, remove_unfinished);
-    int dir = file_open_dir(AT_FDCWD, tmp, 1, why);
-    if (dir < 0)
+    return to;
+}
+
+/* Gives the folder its name. */
+static void close_output(Folder *to, const char *out)
+{
+    char why[WHY];
+    if (!file_sync_dir(to->fd, to->path, why))
         DISK(why);
-    return dir;
+    if (rename(to->path, out) < 0)
+        no_output(out);
+    unfinished_end();
+    close(to->fd);
+    free(to->path);
 }
 
 int command_export(int argc, char **argv)
@@ -257,33 +282,25 @@ int command_export(int argc, char **argv)
     hf_params(&params, &grid, cfg);
     Item *item = xcalloc((size_t)params.nparam * MAX_SEGMENTS, sizeof *item);
     int shards = plan(&s, &params, family, limit, item, &n), first = 0;
-    char *out = output(to_dir), *tmp = xasprintf("%s.tmp", out);
-    int dir = open_output(out, tmp);
+    char *out = output(to_dir);
+    Folder folder = open_output(out);
     for (int i = 0; i < shards; i++) {
         int end = first;
         while (end < n && item[end].shard == i)
             end++;
         shard_name(name, i, shards);
-        write_shard(&s, dir, name, item + first, end - first);
+        write_shard(&s, &folder, name, item + first, end - first);
         first = end;
     }
     if (shards > 1)
-        write_index(dir, item, n, shards);
-    write_configs(dir, cfg, family, item[0].type, s.m.state);
-    if (!file_sync_dir(dir, tmp, why))
-        DISK(why);
-    if (rename(tmp, out) < 0) {
-        file_errno(why, "cannot rename %s to %s", tmp, out);
-        DISK(why);
-    }
-    die_hooks(NULL, NULL, NULL);
+        write_index(&folder, item, n, shards);
+    write_configs(&folder, cfg, family, item[0].type, s.m.state);
+    close_output(&folder, out);
     char *to = text_shown(out), *from = text_shown(s.dir);
     printf("%s: %s, %ld parameters in %d file%s, from %s\n", to, family->type, params_count(cfg), shards,
            shards == 1 ? "" : "s", from);
     free(to);
     free(from);
-    close(dir);
-    free(tmp);
     free(out);
     free(item);
     params_close(&params);

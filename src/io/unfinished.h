@@ -1,7 +1,7 @@
 /* unfinished -- files and folders that a command writes under names of their own until they are whole.
  *
  * When the command dies or a signal ends it, those that it has added are removed. The names have random
- * digits, so that what lies there under such a name is the command's own. */
+ * digits, so that what lies there under such a name is the command's own. SIGKILL leaves them. */
 #ifndef UNFINISHED_H
 #define UNFINISHED_H
 #include <stdint.h>

@@ -34,8 +34,11 @@ for key in newest whole; do
     [ "$(grep "^  \"$key\"" "$work/before")" = "$(grep "^  \"$key\"" "$work/after")" ] || { echo "$key:"; cat "$work/after"; bad=1; }
 done
 wanted 5 'File too large' sh -c 'ulimit -f 8 && exec "$@"' sh "$TRAIN" tokenize parallel -o "$work/large"
+mkdir "$work/hf.tmp" && echo mine > "$work/hf.tmp/mine"
 wanted 5 'File too large' sh -c 'ulimit -f 64 && exec "$@"' sh "$TRAIN" export "$work/run" -o "$work/hf"
-[ ! -e "$work/hf.tmp" ] || { echo "export has left hf.tmp"; bad=1; }
+"$TRAIN" export "$work/run" -o "$work/hf" > "$work/log" 2>&1 || { cat "$work/log"; bad=1; }
+[ "$(echo "$work"/hf*)" = "$work/hf $work/hf.tmp" ] && [ -e "$work/hf.tmp/mine" ] ||
+    { echo "export has left something, or removed what is not its own"; bad=1; }
 # a resume from an earlier checkpoint cannot copy the metrics: later checkpoints stay, and no other place is named
 "$TRAIN" "$work/tiny.yaml" save="$work/later" save_interval=1 train_iters=30 > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 wanted 5 'metrics.jsonl.*File too large' sh -c 'ulimit -f 16 && exec "$@"' sh "$TRAIN" "$work/tiny.yaml" save="$work/later" \
@@ -65,6 +68,8 @@ cat > "$work/eio.c" <<'C'
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -113,6 +118,23 @@ int nanosleep(const struct timespec *t, struct timespec *left)
 {
     return getenv("QUICK") ? 0 : clock_nanosleep(CLOCK_REALTIME, 0, t, left) ? -1 : 0;
 }
+
+/* At the first flush of a file a shell runs AT_FLUSH. With READ_ONLY no folder can be removed. */
+int fsync(int fd)
+{
+    struct stat s;
+    char *command = getenv("AT_FLUSH");
+    if (command && !fstat(fd, &s) && S_ISREG(s.st_mode)) {
+        command = strdup(command);
+        unsetenv("AT_FLUSH");
+        unsetenv("LD_PRELOAD");
+        if (system(command))
+            abort();
+        free(command);
+    }
+    return (int)syscall(SYS_fsync, fd);
+}
+int rmdir(const char *path) { return getenv("READ_ONLY") ? errno = EROFS, -1 : (int)syscall(SYS_rmdir, path); }
 C
 ${CC:-cc} -shared -fPIC -o "$work/eio.so" "$work/eio.c" -ldl || exit 1
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}verify_asan_link_order=0"
@@ -132,9 +154,29 @@ unreadable 4 manifest.json "$TRAIN" "$work/tiny.yaml" save="$work/eio4" load="$w
 unreadable 4 model-00000.safetensors "$TRAIN" "$work/tiny.yaml" save="$work/eio5" load="$work/run"
 unreadable 4 manifest.json "$TRAIN" export "$work/run" -o "$work/hf2"
 
-# ---- a checkpoint on a disk that cannot read for a moment, and for longer
+# ---- commands that end before their files are whole: nothing of them is left
 
 fail() { echo "$*"; bad=$((bad + 1)); }
+# gone NAME CODE -- NAME, and what begins so, is not there, and the command has ended with CODE
+gone() {
+    [ "$rc" = "$2" ] && [ -z "$(find "$work" -maxdepth 1 -name "$1*")" ] || fail "$1: code $rc, $(find "$work" -maxdepth 1 -name "$1*")"
+}
+# stopped NAME COMMAND... -- COMMAND, which SIGTERM ends when all is written
+stopped() {
+    name=$1; shift
+    LD_PRELOAD="$work/eio.so" AT_FLUSH='kill -TERM $PPID' "$@" > "$work/log" 2>&1
+    rc=$?
+    gone "$name" 143
+}
+stopped exported "$TRAIN" export "$work/run" -o "$work/exported"
+# another export into the same folder is through first
+wanted 2 'twice is there already' env LD_PRELOAD="$work/eio.so" AT_FLUSH="'$TRAIN' export '$work/run' -o '$work/twice'" \
+    "$TRAIN" export "$work/run" -o "$work/twice"
+diff -r "$work/hf" "$work/twice" && [ "$(echo "$work"/twice*)" = "$work/twice" ] || fail "the other export"
+wanted 5 'Read-only file system' env LD_PRELOAD="$work/eio.so" READ_ONLY=1 "$TRAIN" export "$work/run" -o "$work/unwritten"
+
+# ---- a checkpoint on a disk that cannot read for a moment, and for longer
+
 "$TRAIN" "$work/tiny.yaml" save="$work/two" train_iters=4 save_interval=2 > "$work/log" 2>&1 || { cat "$work/log"; exit 1; }
 # resumes AT FILE TO POLICY -- a resume whose first TO reads of the newest checkpoint's FILE fail goes on after iteration AT
 resumes() {
