@@ -4,13 +4,16 @@
  * padding of the vocabulary. Every rank writes the parts that it has into the one file. */
 #include "commands.h"
 #include "huggingface.h"
+#include "result_file.h"
 #include "safetensors.h"
 #include "start.h"
+#include "unfinished.h"
 #include "whole.h"
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { TOKENS, LABELS, MASK, LOSS, LOGITS, FIRST_GRAD };
 
@@ -20,7 +23,9 @@ typedef struct { const char *name; int transposed; int64_t row0, rows, cols; } S
 typedef struct {
     Run *run;
     const char *file;
-    char *tmp;                 /* where it is written: an earlier file stays until this one is whole */
+    char *path;                /* where it is written: an earlier file stays until this one is whole */
+    int renamed;               /* bool: path is a temporary name; 0: it is `file`, a link or a device */
+    int regular;               /* bool: a file, no device */
     StTensor *tensor;
     Source *source;
     int n;
@@ -162,15 +167,43 @@ static void put_batch(Dump *d)
     free(wide);
 }
 
-/* Opens the file: rank 0 creates it, then the other ranks open it. */
+/* Agrees on the name under which the ranks write. Collective. */
+static void name_file(Dump *d, Comm *all)
+{
+    int64_t said[2] = {result_renamed(d->file), (int64_t)file_random()};
+    all->wait(all, all->broadcast(all, said, 2, I64, 0));
+    d->renamed = said[0] != 0;
+    d->path = d->renamed ? unfinished_name(d->file, (uint64_t)said[1]) : xstrdup(d->file);
+    if (d->renamed)
+        unfinished_add(d->path);
+}
+
+/* Creates the file. A pipe is refused, as it takes bytes in their order alone. */
+static int create(Dump *d, const char *const *meta, char why[WHY])
+{
+    struct stat st;
+    if (!d->renamed && stat(d->path, &st) == 0 && S_ISFIFO(st.st_mode))
+        return file_why(why, "%s is a pipe, and ranks write their parts of the file in any order", d->path);
+    return st_create(&d->w, AT_FDCWD, d->path, d->renamed, d->tensor, d->n, meta, why);
+}
+
+/* Opens the file: rank 0 creates it, then the other ranks open it, and see that it is the same. */
 static void open_file(Dump *d)
 {
     static const char *const meta[] = {"format", "pt", NULL};
     Comm *all = &d->run->grid.all;
-    char why[WHY] = "";
-    int ok = all->rank != 0 || st_create(&d->w, AT_FDCWD, d->tmp, 0, d->tensor, d->n, meta, why);
+    char why[WHY] = "", host[HOST_NAME];
+    struct stat st = {0};
+    name_file(d, all);
+    int ok = all->rank != 0 || create(d, meta, why);
     all_ok(all, ok, EXIT_RESOURCE, "dump", "%s; change: give a file that can be written", why);
-    ok = all->rank == 0 || st_join(&d->w, AT_FDCWD, d->tmp, d->tensor, d->n, meta, why);
+    ok = (all->rank == 0 || st_join(&d->w, AT_FDCWD, d->path, d->tensor, d->n, meta, why)) &&
+         (fstat(d->w.fd, &st) == 0 || file_errno(why, "cannot see what %s is", d->path));
+    d->regular = S_ISREG(st.st_mode);
+    int64_t file = (int64_t)st.st_ino;
+    all->wait(all, all->broadcast(all, &file, 1, I64, 0));
+    if (ok && d->regular && st.st_ino != (ino_t)file)
+        ok = file_why(why, "%s on host %s is not rank 0's file", d->path, host_name(host));
     all_ok(all, ok, EXIT_RESOURCE, "dump", "%s; change: give a file in a folder that all hosts share", why);
 }
 
@@ -181,11 +214,14 @@ static void close_file(Dump *d)
     int64_t put = d->w.put;
     all->wait(all, all->all_reduce(all, &put, 1, I64, OP_SUM));
     d->w.put = put;
-    int ok = st_finish(&d->w, why);
+    int ok = !d->regular || st_finish(&d->w, why);     /* a device has nothing to flush */
+    st_discard(&d->w);
     all_ok(all, ok, EXIT_RESOURCE, "dump", "%s; change: free space, or give another file", why);
-    ok = all->rank != 0 || rename(d->tmp, d->file) == 0 || file_errno(why, "cannot rename %s", d->tmp);
+    ok = all->rank != 0 || !d->renamed || rename(d->path, d->file) == 0 ||
+         file_errno(why, "cannot rename %s", d->path);
     all_ok(all, ok, EXIT_RESOURCE, "dump", "%s; change: give a file that can be written", why);
-    free(d->tmp);
+    unfinished_end();
+    free(d->path);
     for (int i = FIRST_GRAD; i < d->n; i++) {
         free((char *)d->source[i].name);
         free((char *)d->tensor[i].name);
@@ -230,7 +266,7 @@ int command_dump(int argc, char **argv)
     if (cfg->load)
         free(run_load(&r, cfg->load));
     r.loader = start_loader(cfg, &r, SPLIT_TRAIN, start_samples(cfg, batch));
-    Dump dump = {.run = &r, .file = file, .tmp = xasprintf("%s.tmp", file)};
+    Dump dump = {.run = &r, .file = file};
     add(&dump, (Source){0}, "tokens", I64, 2, batch, S, 0);
     add(&dump, (Source){0}, "labels", I64, 2, batch, S, 0);
     add(&dump, (Source){0}, "loss_mask", F32, 2, batch, S, 0);

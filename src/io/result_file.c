@@ -9,9 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Whether the text goes to PATH.tmp first, which takes the name at the end: not for a link, a FIFO or
- * /dev/stdout. */
-static int renamed(const char *path)
+int result_renamed(const char *path)
 {
     struct stat s;
     return lstat(path, &s) == 0 ? S_ISREG(s.st_mode) : errno == ENOENT;
@@ -20,7 +18,7 @@ static int renamed(const char *path)
 FILE *result_open(const char *path)
 {
     char why[WHY], *tmp = xasprintf("%s.tmp", path);
-    int aside = renamed(path), may = access(path, W_OK) == 0 || errno == ENOENT;
+    int aside = result_renamed(path), may = access(path, W_OK) == 0 || errno == ENOENT;
     int fd = aside && may ? file_create_anew(AT_FDCWD, tmp, why) : -1;
     FILE *f = !aside ? fopen(path, "we") : fd >= 0 ? fdopen(fd, "w") : NULL;
     struct stat old;
@@ -36,7 +34,7 @@ FILE *result_open(const char *path)
 void result_close(FILE *f, const char *path)
 {
     char *tmp = xasprintf("%s.tmp", path);
-    int aside = renamed(path), bad = ferror(f) || fflush(f) || (aside && fsync(fileno(f)));
+    int aside = result_renamed(path), bad = ferror(f) || fflush(f) || (aside && fsync(fileno(f)));
     if (fclose(f) || bad || (aside && rename(tmp, path))) {
         int error = errno;
         if (aside)

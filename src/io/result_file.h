@@ -3,6 +3,10 @@
 #define RESULT_FILE_H
 #include <stdio.h>
 
+/* Whether what is written to `path` gets another name first, and this one at the end: where there is nothing
+ * yet, or a regular file. Links, FIFOs and devices are written to where they are. */
+int result_renamed(const char *path);
+
 /* Opens a file for writing; one that exists keeps its text until result_close. Dies where it cannot be
  * opened. */
 FILE *result_open(const char *path);

@@ -119,12 +119,16 @@ int nanosleep(const struct timespec *t, struct timespec *left)
     return getenv("QUICK") ? 0 : clock_nanosleep(CLOCK_REALTIME, 0, t, left) ? -1 : 0;
 }
 
-/* At the first flush of a file a shell runs AT_FLUSH. With READ_ONLY no folder can be removed. */
+/* At the first flush of a file a shell runs AT_FLUSH; with NO_FLUSH none can be flushed. With READ_ONLY no folder can be
+ * removed. */
 int fsync(int fd)
 {
     struct stat s;
     char *command = getenv("AT_FLUSH");
-    if (command && !fstat(fd, &s) && S_ISREG(s.st_mode)) {
+    int regular = !fstat(fd, &s) && S_ISREG(s.st_mode);
+    if (regular && getenv("NO_FLUSH"))
+        return errno = EIO, -1;
+    if (regular && command) {
         command = strdup(command);
         unsetenv("AT_FLUSH");
         unsetenv("LD_PRELOAD");
@@ -169,6 +173,16 @@ stopped() {
     gone "$name" 143
 }
 stopped exported "$TRAIN" export "$work/run" -o "$work/exported"
+stopped dumped "$TRAIN" dump "$work/tiny.yaml" -o "$work/dumped"
+cat > "$work/train" <<SH
+#!/bin/sh
+[ "\$OMPI_COMM_WORLD_RANK" != 1 ] || export LD_PRELOAD="$work/eio.so" NO_FLUSH=1
+exec "$TRAIN" "\$@"
+SH
+chmod +x "$work/train"
+TRAIN="$work/train" scripts/launch -n 2 dump "$work/tiny.yaml" -o "$work/dumped" tensor_model_parallel_size=2 > "$work/log" 2>&1
+rc=$?
+gone dumped 5
 # another export into the same folder is through first
 wanted 2 'twice is there already' env LD_PRELOAD="$work/eio.so" AT_FLUSH="'$TRAIN' export '$work/run' -o '$work/twice'" \
     "$TRAIN" export "$work/run" -o "$work/twice"

@@ -56,6 +56,44 @@ for name in run.json trace.json plan.json; do
 done
 planted pipe sweep.jsonl "$TRAIN" sweep "$work/tiny.yaml" --world 1 --measure 1 -o "$work/run"
 
+# `train dump -o` writes to a link's file and to a device, as a shell would, and follows no link that it has not been given;
+# a pipe is refused. Its ranks write one file
+# dumps CODE FILE -- dumps to FILE, with a code
+dumps() {
+    timeout -k 5 60 "$TRAIN" dump "$work/tiny.yaml" -o "$2" > "$work/log" 2>&1
+    rc=$?
+    [ $rc = "$1" ] && [ "$(cat "$work/secret")" = precious ] || fail "dump to $2: code $rc"
+}
+ln -s "$work/secret" "$work/first.tmp"
+dumps 0 "$work/first"
+ln -s target "$work/link"
+dumps 0 "$work/link"
+[ -L "$work/link" ] && cmp -s "$work/first" "$work/target" || fail "dump to a link"
+mkfifo "$work/pipe"
+dumps 5 "$work/pipe"
+[ -p "$work/pipe" ] && grep -q 'pipe is a pipe' "$work/log" || fail "dump to a pipe"
+if mknod "$work/null" c 1 3 2> /dev/null && (: > "$work/null") 2> /dev/null; then
+    dumps 0 "$work/null"
+    [ -c "$work/null" ] || fail "dump to a device"
+fi
+mkdir "$work/0" "$work/1"
+printf '#!/bin/sh\ncd "%s/$OMPI_COMM_WORLD_RANK" && exec "%s" "$@"\n' "$work" "$TRAIN" > "$work/apart"
+chmod +x "$work/apart"
+# apart WORDS -- two ranks in folders of their own, as on hosts that share none, are refused with WORDS
+apart() {
+    TRAIN=$work/apart scripts/launch -n 2 dump "$work/tiny.yaml" -o x tensor_model_parallel_size=2 > "$work/log" 2>&1
+    rc=$?
+    [ $rc = 5 ] && grep -q "^error.*$1.*a folder that all hosts share" "$work/log" || fail "dump of two hosts: code $rc"
+}
+cp "$work/first" "$work/1/x.tmp"
+apart 'cannot open x'
+cmp -s "$work/first" "$work/1/x.tmp" && [ ! -e "$work/0/x" ] || fail "dump of two hosts has written"
+for rank in 0 1; do
+    cp "$work/first" "$work/of$rank"
+    ln -s "../of$rank" "$work/$rank/x"
+done
+apart "x on host .* is not rank 0's file"
+
 # what a terminal obeys, in names and texts; a name that is not UTF-8 is a name
 for name in "$(printf 'a\033[31m')" "$(printf 'a\377')" "$(printf 'a\302\233b')"; do
     mkdir "$work/odd" && cp -r "$work/made" "$work/odd/$name" || exit 1
