@@ -85,7 +85,7 @@ static void end(OpKind op, double start)
         spy.time[COMPUTE] += spy.last - start;
     else
         spy.gap += spy.last - start;
-    if (op == OPKIND_route_fwd)        /* before, the router has worked */
+    if (op == OPKIND_route_fwd && spy.forward)     /* before, the router has worked */
         spy.gap = 0;
 }
 

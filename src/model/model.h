@@ -243,6 +243,8 @@ typedef struct {
 /* The balance of the experts (router.c), on the host but for the bias. */
 typedef struct {
     double *load;              /* [max(B, dp)][E] scratch: pairs of each sample, or dp rank, and expert */
+    int32_t *plain;            /* [R k] scratch: experts of the largest scores, without bias and groups; NULL:
+                                * there are none, or no balance loss */
     double *before;            /* [nparts][E + 1] global_aux_loss: pairs of each expert in the rounds of
                                 * microbatches of this step that have been counted; how many microbatches */
     Mat bias;                  /* on the device, real [nparts, E]: what is added to the scores for choosing,
@@ -438,7 +440,7 @@ void moe_fwd(Model *m, const Pass *p, int part, LayerActs *a, Mat y);
 void moe_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dx1, Mat dy);
 /* Its router: logits [R,E], choice and weight [R,k] from ln2; dln [R,H] += the gradient of ln2, from dweight
  * real [R,k] and the losses of its own. The gradient needs the layer's dispatch to be planned. */
-void router_open(Model *m, Arena *run);
+void router_open(Model *m, int64_t rows, Arena *run);   /* for `rows` rows */
 void router_close(Model *m);
 void router_begin(Model *m);           /* a list begins */
 /* Moves the bias of each expert by moe_router_bias_update_rate, up where the expert has got fewer pairs of

@@ -165,7 +165,7 @@ static void open_experts(Model *m, int64_t length, Arena *run)
         lane[i]->experts.hot = c->moe_router_force == MOE_ROUTER_FORCE_HOT ||
                                c->moe_router_force == MOE_ROUTER_FORCE_CHANGING;
     }
-    router_open(m, run);
+    router_open(m, rows, run);
 }
 
 void model_open(Model *m, const Config *cfg, Grid *grid, const PipeShape *shape, Device *dev, Params *params,

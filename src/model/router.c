@@ -90,12 +90,28 @@ void router_fwd(Model *m, const Pass *p, int part, LayerActs *a)
 
 /* ---- backward ---- */
 
-void router_open(Model *m, Arena *run)
+static int has_balance(const Config *c)
+{
+    return c->moe_router_load_balancing_type != MOE_ROUTER_LOAD_BALANCING_TYPE_NONE &&
+           c->moe_aux_loss_coeff != 0;
+}
+
+/* Whether the balance loss counts other pairs than those that the router has chosen. */
+static int counts_apart(const Model *m)
+{
+    const Config *c = m->cfg;
+    return has_balance(c) && c->moe_router_force == MOE_ROUTER_FORCE_NONE &&
+           (c->moe_router_enable_expert_bias || c->moe_router_num_groups != CFG_ABSENT);
+}
+
+void router_open(Model *m, int64_t rows, Arena *run)
 {
     int64_t n = m->cfg->micro_batch_size, dp = m->grid->size[AXIS_DP];
     m->balance.load = xcalloc((size_t)((n > dp ? n : dp) * m->cfg->num_moe_experts), sizeof(double));
     m->balance.before =
         xcalloc((size_t)(m->params->nparts * (m->cfg->num_moe_experts + 1)), sizeof(double));
+    if (counts_apart(m))
+        m->balance.plain = xcalloc((size_t)(rows * m->cfg->moe_router_topk), sizeof *m->balance.plain);
     if (!m->cfg->moe_router_enable_expert_bias)
         return;
     m->balance.bias = mat_take(run, m->params->nparts, m->cfg->num_moe_experts, m->dim.real);
@@ -107,6 +123,7 @@ void router_close(Model *m)
 {
     free(m->balance.load);
     free(m->balance.before);
+    free(m->balance.plain);
 }
 
 void router_begin(Model *m)
@@ -137,18 +154,42 @@ static void mean_so_far(Model *m, int part)
     before[E] += dp->size;
 }
 
+/* The pairs that the balance loss counts: the topk experts of the largest scores, without bias and groups
+ * (arXiv:2412.19437, eq. 18). Without these they are the choices, which the plan of the layer's dispatch has.
+ * Returns [R k] on the host. */
+static const int32_t *counted_pairs(Model *m, Mat logits)
+{
+    Device *d = m->dev;
+    Mat none = {.type = m->dim.real};
+    Routing r = routing_of(m);
+    size_t mark = m->scratch.used;
+    if (!counts_apart(m))
+        return m->experts.choice;
+    r.groups = r.group_topk = 0;
+    size_t bytes = (size_t)(logits.rows * r.topk) * sizeof *m->balance.plain;
+    int32_t *choice = arena_take(&m->scratch, bytes);
+    Mat weight = mat_take(&m->scratch, logits.rows, r.topk, m->dim.real),
+        scores = mat_take(&m->scratch, logits.rows, logits.cols, m->dim.real);
+    d->route_fwd(d, choice, weight, scores, logits, none, &r);
+    if (choice)
+        d->get(d, m->balance.plain, choice, bytes);
+    arena_reset(&m->scratch, mark);
+    return m->balance.plain;
+}
+
 /* Counts the pairs of each expert, of the microbatch or of each of its n samples, and returns them in
- * balance.load. The plan of the layer's dispatch has the choices. A counting run does not look at them. */
-static double *count_pairs(Model *m, int part, int64_t n)
+ * balance.load. A counting run does not look at them. */
+static double *count_pairs(Model *m, int part, Mat logits, int64_t n)
 {
     const Experts *x = &m->experts;
+    const int32_t *pair = counted_pairs(m, logits);
     int global = m->cfg->moe_router_load_balancing_type == MOE_ROUTER_LOAD_BALANCING_TYPE_GLOBAL_AUX_LOSS;
     int64_t E = x->experts, row0 = model_row0(m);
     double *load = m->balance.load + (global ? m->grid->index[AXIS_DP] * E : 0);
     Comm *rows = m->tp.group.rows, *cp = &m->grid->axis[AXIS_CP];
     memset(load, 0, (size_t)(n * E) * sizeof *load);
     for (int64_t i = 0; m->routers.sums && i < x->rows * x->topk; i++)
-        load[(n > 1 ? (row0 + i / x->topk) / m->now.S : 0) * E + experts_chosen(x->choice[i])]++;
+        load[(n > 1 ? (row0 + i / x->topk) / m->now.S : 0) * E + experts_chosen(pair[i])]++;
     rows->wait(rows, rows->all_reduce(rows, load, n * E, F64, OP_SUM));
     cp->wait(cp, cp->all_reduce(cp, load, n * E, F64, OP_SUM));
     if (global)
@@ -163,7 +204,7 @@ static double loss_scale(const Model *m) { return m->now.loss_scale * m->now.cou
  * expert has got, of the microbatch or of each sample (Fedus et al. 2021, eq. 4; by sample: DeepSeek-AI
  * 2024, arXiv:2412.19437, sec 2.1.2), or of the global batch so far (Qiu et al. 2025, arXiv:2501.11873).
  * Returns real [1 or B, E] in scratch; absent: there is no such loss. */
-static Mat balance_push(Model *m, int part)
+static Mat balance_push(Model *m, int part, Mat logits)
 {
     const Config *c = m->cfg;
     const Experts *x = &m->experts;
@@ -171,10 +212,9 @@ static Mat balance_push(Model *m, int part)
     int64_t n = by_sample ? m->now.B : 1, E = x->experts;
     double tokens = (double)(m->now.context.positions * (by_sample ? 1 : m->now.B));
     double factor = c->moe_aux_loss_coeff * (double)E / ((double)x->topk * tokens) * loss_scale(m);
-    if (c->moe_router_load_balancing_type == MOE_ROUTER_LOAD_BALANCING_TYPE_NONE ||
-        c->moe_aux_loss_coeff == 0)
+    if (!has_balance(c))
         return (Mat){.type = m->dim.real};
-    double *load = count_pairs(m, part, n);
+    double *load = count_pairs(m, part, logits, n);
     Mat push = mat_take(&m->scratch, n, E, m->dim.real);
     for (int64_t i = 0; i < n * E; i++) {      /* in place: a float is not larger than a double */
         double g = load[i] * factor;
@@ -197,7 +237,7 @@ void router_bwd(Model *m, const Pass *p, int part, LayerActs *a, Mat dweight, Ma
     Mat none = {.type = m->dim.real}, dlogits = mat_take(&m->scratch, R, E, m->dim.real),
         narrow = model_take(m, &m->scratch, R, E);
     Routing r = routing_of(m);
-    Mat push = balance_push(m, part);
+    Mat push = balance_push(m, part, a->logits);
     r.each = push.rows == 1 ? model_tokens(m) : m->now.S;
     r.z = isnan(m->cfg->moe_z_loss_coeff) ? 0 : m->cfg->moe_z_loss_coeff * loss_scale(m);
     router_stats_add(m, part, a->logits, push, &r);

@@ -207,14 +207,15 @@ class Routes(list):
 
 
 def router_loss(config, routes, samples):
-    """The routers' losses of a microbatch of `samples` samples."""
+    """The routers' losses of a microbatch of `samples` samples (dots1: arXiv:2412.19437, sec 2.1.2)."""
     r, total = ROUTERS[config.model_type], 0
     for logits, choice in routes:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         E, k = logits.shape[1], choice.shape[1]
         s = logits.softmax(1)
-        if config.model_type == "dots1":
+        if config.model_type == "dots1":                        # eq. 18: no bias, no groups
             s = logits.sigmoid() / logits.sigmoid().sum(1, keepdim=True)
+            choice = s.topk(k, 1)[1]
         parts = samples if r["seq"] else 1
         share = F.one_hot(choice, E).to(s.dtype).sum(1).unflatten(0, (parts, -1)).mean(1) / k
         total = total + r["coeff"] * E * (share * s.unflatten(0, (parts, -1)).mean(1)).sum() / parts
