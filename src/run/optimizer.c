@@ -447,7 +447,7 @@ int loss_scale_update(LossScale *s, const Config *cfg, int overflow)
         s->scale = fmax(s->scale / 2, cfg->min_loss_scale);
         return !lowest;
     }
-    if (++s->good == cfg->loss_scale_window) {
+    if (++s->good >= cfg->loss_scale_window) {     /* more: the window was larger before a resume */
         s->good = 0;
         s->tolerance = cfg->hysteresis;
         s->scale *= 2;

@@ -143,6 +143,8 @@ static void load_loss_scale(Run *r, const json_t *state, const Config *saved, co
             "%s: the state's `loss_scale` is %g, not above 0" OTHER_STATE, dir, x);
     LossScale goes_on = {fmax(x, c->min_loss_scale), state_int(scale, "good", 0, INT32_MAX, dir),
                          state_int(scale, "tolerance", -r->progress.iteration, INT32_MAX, dir)};
+    if (goes_on.tolerance > c->hysteresis)
+        goes_on.tolerance = c->hysteresis;
     loss_scale_open(&r->opt.loss_scale, c);
     if (loss_scale_moves(c) && loss_scale_moves(saved))
         r->opt.loss_scale = goes_on;

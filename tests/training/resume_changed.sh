@@ -101,6 +101,14 @@ is "scale fixed, then none" "$(column F loss_scale)" "1 1 4096 64 1 "
 is "always overflows" "$rc" 6
 grep -q 'error\[loss-scale\] iteration 100: .* fixed loss scale, 1e+30.*lower loss_scale' log || fail "no reason"
 
+# a smaller window and a smaller hysteresis hold from the resume on
+run save=U params_dtype=fp16 train_iters=4 initial_loss_scale=1024
+run save=U params_dtype=fp16 load=latest train_iters=8 loss_scale_window=3
+is "scale with a smaller window" "$(column U loss_scale)" "1024 1024 1024 1024 1024 2048 2048 2048 "
+run save=V params_dtype=fp16 train_iters=2 initial_loss_scale=1e9 hysteresis=8
+run save=V params_dtype=fp16 load=latest train_iters=4 hysteresis=1
+is "scale with a smaller hysteresis" "$(column V loss_scale)" "1000000000 1000000000 1000000000 500000000 "
+
 # skipped steps: counted where they were, in another folder too
 run save=H params_dtype=fp16 train_iters=6 save_interval=4
 run save=I params_dtype=fp16 train_iters=6 load=H/checkpoints/iter_0000004

@@ -96,6 +96,9 @@ static void scale_of_fp16(void)
         CHECK(loss_scale_update(&s, c, step[i].overflow), "step %zu", i);
         CHECK(s.scale == step[i].scale, "step %zu: scale %g, not %g", i, s.scale, step[i].scale);
     }
+    s = (LossScale){8, 7, 2};                  /* of a run whose window was larger */
+    CHECK(loss_scale_update(&s, c, 0) && s.scale == 16, "scale %g behind a smaller window", s.scale);
+    s = (LossScale){8, 0, 2};
     loss_scale_update(&s, c, 1);
     loss_scale_update(&s, c, 1);
     CHECK(s.scale == 4 && !loss_scale_update(&s, c, 1), "no stop at the smallest scale");
