@@ -74,12 +74,23 @@ int config_differs(const Config *a, const Config *b, int option)
     return !config_same_text(&x, &y, option);
 }
 
+/* Whether numbers come from a whole microbatch, so that its size changes them. */
+static int counts_microbatch(const Config *c)
+{
+    int by = c->moe_router_load_balancing_type;
+    int balance = c->moe_aux_loss_coeff > 0 && (by == MOE_ROUTER_LOAD_BALANCING_TYPE_AUX_LOSS ||
+                                                by == MOE_ROUTER_LOAD_BALANCING_TYPE_GLOBAL_AUX_LOSS);
+    return c->fp8 != FP8_NONE ||
+           (c->num_moe_experts != CFG_ABSENT && (balance || !isnan(c->moe_expert_capacity_factor)));
+}
+
 /* What the change of a key means for a run. A split that is absent on one side is part of the change between
  * data_path and corpora for each split, which is allowed. */
 static Change change_of(const Config *now, const Config *saved, int option)
 {
     int absent = option == OPT_split && (!now->split || !saved->split);
-    return absent ? CHANGE_WARN : options[option].change;
+    int numbers = option == OPT_micro_batch_size && counts_microbatch(now);
+    return absent || numbers ? CHANGE_WARN : options[option].change;
 }
 
 Change config_compare_resume(const Config *now, const Config *saved, const char **text)
@@ -89,9 +100,9 @@ Change config_compare_resume(const Config *now, const Config *saved, const char 
     char *list = text_copy("");
     for (int i = 0; i < OPTIONS; i++) {
         const Option *o = &options[i];
-        if (o->change == CHANGE_FREE || !saved->given[i] || !config_differs(now, saved, i))
-            continue;
         Change change = change_of(now, saved, i);
+        if (change == CHANGE_FREE || !saved->given[i] || !config_differs(now, saved, i))
+            continue;
         char *a = config_text(saved, i), *b = config_text(now, i);
         list = textf("%s%s: %s -> %s (%s)\n", list, o->key, a, b, words[change]);
         worst = change > worst ? change : worst;

@@ -38,6 +38,8 @@ static int idle(int option)
  * changes; NULL: `more` changes nothing. */
 static void test_meaning(void)
 {
+#define BATCH "global_batch_size=2"
+#define EXPERTS BATCH "|num_moe_experts=4"
     static const struct { const char *base, *more, *key; } t[] = {
         {"", "num_query_groups=4", NULL},
         {"", "kv_channels=16|ffn_hidden_size=256|max_position_embeddings=32", NULL},
@@ -81,6 +83,15 @@ static void test_meaning(void)
         {"num_moe_experts=4", "moe_router_pre_softmax=true", "moe_router_pre_softmax"},
         {"num_moe_experts=4", "moe_router_topk_scaling_factor=1", NULL},
         {"num_moe_experts=4", "moe_router_topk_scaling_factor=2", "moe_router_topk_scaling_factor"},
+        {BATCH, "micro_batch_size=1", NULL},
+        {EXPERTS, "micro_batch_size=1", NULL},
+        {EXPERTS "|moe_aux_loss_coeff=0.01|moe_router_load_balancing_type=seq_aux_loss", "micro_batch_size=1",
+         NULL},
+        {EXPERTS "|moe_aux_loss_coeff=0.01", "micro_batch_size=1", "micro_batch_size"},
+        {EXPERTS "|moe_aux_loss_coeff=0.01|moe_router_load_balancing_type=global_aux_loss",
+         "micro_batch_size=1", "micro_batch_size"},
+        {EXPERTS "|moe_expert_capacity_factor=1", "micro_batch_size=1", "micro_batch_size"},
+        {BATCH "|fp8=hybrid|params_dtype=bf16", "micro_batch_size=1", "micro_batch_size"},
         {"", "norm_epsilon=0.00001", NULL},
         {"", "norm_epsilon=0.0001", "norm_epsilon"},
     };
