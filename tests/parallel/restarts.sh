@@ -55,6 +55,11 @@ if [ -z "${1:-}" ]; then
     run 0 '3 B 5 0 job\n3 B 6 0 job\n' 5 $model        # launch_job, which keeps the step, is killed
     [ "$(restarted)" = 2 ] || fail "launch_job killed at two steps"
     same model "$work/run" "launch_job killed at two steps"
+    eval "$(sed -n '/^record()/,/^}/p' "${launch}_restarts")"      # behind a line that a full disk has cut
+    mkdir "$work/cut" && printf '{"time": 1, "co' > "$work/cut/restarts.jsonl"
+    (run=$work/cut rc=7 line=; record 1.5 4; record 2.5 null)
+    [ "$(sed -n '2,$p' "$work/cut/restarts.jsonl" | "$PYTHON" -c 'import json, sys; print([json.loads(l)["lost_s"] for l in sys.stdin])')" = '[1.5, 2.5]' ] ||
+        fail "a failure behind a cut line: $(cat "$work/cut/restarts.jsonl")"
     eval "$(grep '^age()' "${launch}_restarts")"        # a file server whose clock is ahead
     touch -d '+1 hour' "$work/ahead"
     [ "$(age "$work/ahead")" = 0 ] || fail "a file of the next hour is $(age "$work/ahead") s old"
