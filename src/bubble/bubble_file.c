@@ -179,9 +179,7 @@ static void read_cell(Table *t, Reader *r, const Wanted *w, const char *line)
 
 static void read_file(Table *t, Reader *r, const Wanted *w)
 {
-    char why[WHY], *rest;
-    int64_t size;
-    char *text = file_read_text(AT_FDCWD, r->path, 0, 64 << 20, &size, why);
+    char why[WHY], *rest, *text = file_read_lines(r->path, 64 << 20, why);
     int headed = 0;
     if (!text)
         USAGE_ERROR("%s; change: clock_cells, a path from here or from the folder of the configuration", why);

@@ -3,6 +3,7 @@
 #include "commands.h"
 #include "config_table.h"
 #include "file.h"
+#include "result_file.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,14 +140,30 @@ void cli_may_write(const char *flag, const char *path)
                 flag, path);
     BUG_ON(names == 8);
     named[names][0] = flag, named[names++][1] = path;
-    char *folder = file_parent(path), *within = xasprintf("%s/.", path);
-    int is_folder = !access(within, F_OK), there = !access(path, F_OK);
-    errno = is_folder ? EISDIR : 0;
-    if (is_folder || access(there ? path : folder, W_OK))
+    char *folder = file_parent(path), *within = xasprintf("%s/.", path), *tmp = xasprintf("%s.tmp", path);
+    int is_folder = !access(within, F_OK), there = !access(path, F_OK), aside = result_renamed(path);
+    int long_name = access(tmp, F_OK) && errno == ENAMETOOLONG;
+    errno = is_folder ? EISDIR : long_name ? ENAMETOOLONG : 0;
+    if (is_folder || (aside && long_name) || (there && access(path, W_OK)) ||
+        ((aside || !there) && access(folder, W_OK)))
         die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: %s with a file that you may write", path,
             strerror(errno), flag);
     free(folder);
     free(within);
+    free(tmp);
+}
+
+void cli_run_has(const char *command, const char *run, const char *name)
+{
+    char *path = xasprintf("%s/%s", run, name);
+    int there = !access(path, R_OK), absent = errno == ENOENT || errno == ENOTDIR;
+    if (!there && absent)
+        die(EXIT_CONFIG, "usage", "train %s: %s is no run directory: it has no %s; change: give the "
+            "directory that `save` names, or runs/NAME", command, run, name);
+    if (!there)
+        die(EXIT_RESOURCE, "read", "cannot read %s: %s; change: let this user read it", path,
+            strerror(errno));
+    free(path);
 }
 
 void cli_needs(const Args *a, const char *value, const char *flag, const char *change)

@@ -59,6 +59,8 @@ void cli_needs(const Args *a, const char *value, const char *flag, const char *c
 /* Dies if the file that a flag names cannot be written, or is that of an earlier call: what it is to hold
  * takes a while. path NULL: there is none. */
 void cli_may_write(const char *flag, const char *path);
+/* Dies unless file `name` of run directory `run` is there (EXIT_CONFIG) and can be read (EXIT_RESOURCE). */
+void cli_run_has(const char *command, const char *run, const char *name);
 
 /* Dies if any argument is left; key=value may be left if the command takes keys. */
 void cli_end(const Args *a);

@@ -221,9 +221,7 @@ int command_replay(int argc, char **argv)
     p.dir = cli_next(&a, "RUN");
     cli_end(&a);
     char *path = xasprintf("%s/config.yaml", p.dir);
-    if (access(path, R_OK))
-        die(EXIT_CONFIG, "usage", "train replay: %s is no run directory: it has no config.yaml; "
-            "change: give the directory that `save` names, or runs/NAME", p.dir);
+    cli_run_has("replay", p.dir, "config.yaml");
     a.v = xrealloc(a.v, (size_t)(a.n + 2) * sizeof *a.v);
     a.v[a.n++] = "memory_save_interval=null";  /* a replay keeps no copies, and needs no folder for them */
     a.v[a.n] = NULL;

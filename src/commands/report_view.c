@@ -119,13 +119,11 @@ int command_report(int argc, char **argv)
     Args a = cli_open("report", argc, argv);
     int json = args_switch(&a, "--json");
     const char *machine = args_value(&a, "--machine"), *run = cli_next(&a, "RUN, a run directory");
-    char why[WHY], *metrics = xasprintf("%s/metrics.jsonl", run);
+    char why[WHY];
     Timeline t;
     Losses measured, planned = {0};
     cli_end(&a);
-    if (access(metrics, R_OK))
-        die(EXIT_CONFIG, "usage", "train report: %s is no run directory: it has no metrics.jsonl; "
-            "change: give the directory that `save` names, or runs/NAME", run);
+    cli_run_has("report", run, "metrics.jsonl");
     read_timeline(&t, run);
     if (machine && !t.ranks)
         die(EXIT_CONFIG, "usage", "train report: %s has no recorded step to set a plan beside; "
@@ -151,7 +149,6 @@ int command_report(int argc, char **argv)
         printf("report  %s/report.html\n", name);
     free(name);
     timeline_close(&t);
-    free(metrics);
     free(a.v);
     return EXIT_DONE;
 }

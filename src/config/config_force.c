@@ -65,9 +65,9 @@ static void read_file(Check *k)
 {
     Config *c = k->cfg;
     char why[WHY];
-    int64_t size, most = c->num_layers, E = c->num_moe_experts, n = 0;
+    int64_t most = c->num_layers, E = c->num_moe_experts, n = 0;
     int number = 0, fine = 1;
-    char *text = file_read_text(AT_FDCWD, c->moe_router_force_file, 0, BYTES_MOST, &size, why), *rest = text;
+    char *text = file_read_lines(c->moe_router_force_file, BYTES_MOST, why), *rest = text;
     if (!text)
         check_report(k, ON1(moe_router_force_file), "%s; give a file of loads", why);
     double *load = NULL;

@@ -53,13 +53,18 @@ int file_why(char why[WHY], const char *fmt, ...)
 int file_errno(char why[WHY], const char *fmt, ...)
 {
     int e = errno;
+    char reason[160];
     va_list ap;
     va_start(ap, fmt);
     int n = vsnprintf(why, WHY, fmt, ap);
     va_end(ap);
-    if (n >= 0 && n < WHY)
-        snprintf(why + n, (size_t)(WHY - n), ": %s%s", strerror(e),
-                 e == EFBIG ? " (for the limit that `ulimit -f` shows, or for this file system)" : "");
+    snprintf(reason, sizeof reason, ": %s%s", strerror(e),
+             e == EFBIG ? " (for the limit that `ulimit -f` shows, or for this file system)" : "");
+    int room = WHY - (int)strlen(reason);
+    if (n < room)
+        snprintf(why + n, (size_t)(WHY - n), "%s", reason);
+    else                               /* the name is long: the reason counts */
+        snprintf(why + room - 4, (size_t)(WHY - room + 4), "...%s", reason);
     errno = e;
     return 0;
 }
@@ -266,6 +271,20 @@ char *file_read_text(int dir, const char *name, int nofollow, int64_t limit, int
     close(fd);
     *size = n;
     return p;
+}
+
+char *file_read_lines(const char *path, int64_t limit, char why[WHY])
+{
+    int64_t size = 0, line = 1;
+    char *p = file_read_text(AT_FDCWD, path, 0, limit, &size, why);
+    char *end = p ? memchr(p, 0, (size_t)size) : NULL;
+    if (!end)
+        return p;
+    for (const char *at = p; at < end; at++)
+        line += *at == '\n';
+    file_why(why, "%s:%ld: a byte 0, so this is no text", path, line);
+    free(p);
+    return NULL;
 }
 
 char *file_behind_mark(char *text) { return text + (strncmp(text, "\xef\xbb\xbf", 3) ? 0 : 3); }

@@ -73,6 +73,8 @@ int file_make_dirs(const char *path, char why[WHY]);
 /* Reads a whole text of at most `limit` bytes; *size: its bytes. Returns it from malloc, NUL-terminated,
  * or NULL. */
 char *file_read_text(int dir, const char *name, int nofollow, int64_t limit, int64_t *size, char why[WHY]);
+/* The same of a text whose reader would take a byte 0 for its end: with one, that is the reason, and NULL. */
+char *file_read_lines(const char *path, int64_t limit, char why[WHY]);
 /* Where a table's text begins: behind the byte-order mark that spreadsheets write. */
 char *file_behind_mark(char *text);
 

@@ -34,7 +34,9 @@ FILE *result_open(const char *path)
 void result_close(FILE *f, const char *path)
 {
     char *tmp = xasprintf("%s.tmp", path);
-    int aside = result_renamed(path), bad = ferror(f) || fflush(f) || (aside && fsync(fileno(f)));
+    int aside = result_renamed(path);
+    errno = EIO;                       /* of an earlier write: stdio keeps no reason */
+    int bad = fflush(f) || ferror(f) || (aside && fsync(fileno(f)));
     if (fclose(f) || bad || (aside && rename(tmp, path))) {
         int error = errno;
         if (aside)

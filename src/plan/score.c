@@ -178,9 +178,8 @@ static void add_row(Score *s, Table *t, const char *line, const Machine *m, int 
 void score_open(Score *s, const char *path, const Machine *m, int nargs, char **args)
 {
     char why[WHY];
-    int64_t size;
     Table t = {.path = path};
-    char *text = file_read_text(AT_FDCWD, path, 0, 1 << 24, &size, why);
+    char *text = file_read_lines(path, 1 << 24, why);
     *s = (Score){.path = path};
     if (!text)
         SCORE_ERROR("%s; change: the path of a CSV file, as those of configs/published", why);

@@ -290,6 +290,15 @@ chmod 600 lists.csv
 (trap '' XFSZ; ulimit -f 0; "$TRAIN" schedule c.yaml --csv lists.csv 2>&1) | cat > out
 { grep -q '^error.write. cannot write lists.csv: .*; change: free space' out && cmp -s before lists.csv &&
     [ ! -e lists.csv.tmp ]; } || { echo "a table that could not be written: $(cat out)"; bad=$((bad + 1)); }
+(trap '' XFSZ; ulimit -f 8; "$TRAIN" schedule c.yaml global_batch_size=512 --svg new.svg 2>&1) | cat > out
+grep -q '^error.write. cannot write new.svg: File too large; change: free space' out || { echo "no reason: $(cat out)"; bad=$((bad + 1)); }
+name=$(printf '%0253d' 0)
+says 5 "cannot write $name: File name too long; change: --csv" schedule c.yaml --csv "$name"
+long=$(printf '%0200d/%0200d/%0200d' 0 0 0)
+says 3 '[.][.][.]: No such file or directory; change: ' tokenize "$long/text" -o x
+# a byte 0 would end a text for its reader
+printf 'name,tokens_per_second\n# a\000b\na,1\n' > zeros.csv
+says 2 'zeros.csv:2: a byte 0, so this is no text' score zeros.csv --machine h100
 echo earlier > grads.safetensors
 (trap '' XFSZ; ulimit -f 1; "$TRAIN" dump c.yaml -o grads.safetensors 2>&1) | cat > out
 { grep -q '^error.dump. .*; change: ' out && grep -q earlier grads.safetensors && [ "$(echo grads.*)" = grads.safetensors ]; } ||

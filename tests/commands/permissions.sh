@@ -58,6 +58,8 @@ for path in run/checkpoints $checkpoint $checkpoint/manifest.json; do
 done
 for path in run run/checkpoints; do denied 4 $path ./train inspect run; done
 denied 1 $checkpoint/manifest.json ./train inspect run
+denied 5 run/metrics.jsonl ./train report run
+denied 5 run/config.yaml ./train replay run
 denied 5 run/.lock ./train tiny.yaml save=run load=latest train_iters=4
 denied 4 run ./train tiny.yaml save=run load=latest train_iters=4
 

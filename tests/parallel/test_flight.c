@@ -1,5 +1,5 @@
-/* test_flight -- whom a flight record blames where groups are too large for it, or reach to other hosts; which
- * step it names where two ranks begin theirs at once */
+/* test_flight -- whom a flight record blames where groups are too large for it, or reach to other hosts;
+ * which step it names where two ranks begin theirs at once */
 #include "comm.h"
 #include "flight.h"
 #include "test.h"
