@@ -461,12 +461,16 @@ int blend_open(Blend *b, int n, const char *const *path, const char *split, int 
     int sets = 0, streams = 0, ok;
     *b = (Blend){0};
     *why = NULL;
-    ok = split_parse(split, edges, why);
+    ok = split_parse(split ? split : "1", edges, why);
     if (ok && edges[which] == edges[which + 1])
         ok = fail(why, "split '%s' leaves nothing for %s; change: split", split, name[which]);
     if (ok && (n < 1 || n > 2 * INT16_MAX))
         ok = fail(why, "%d entries; change: name 1 to %d corpora", n, INT16_MAX);
     ok = ok && parse_path(n, path, &sets, spec, &weights, why);
+    if (!split && sets == 1) {         /* Megatron-LM takes no notice of this weight, and adds no surplus */
+        free(weights);
+        weights = NULL;
+    }
     for (int i = 0; ok && i < sets; i++)
         streams += corpus_is_stream(spec[i]);
     ok = ok && open_corpora(b, sets, spec, !weights && sets > 1 && streams == sets, why);

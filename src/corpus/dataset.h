@@ -68,7 +68,7 @@ typedef struct {
  *
  *   path    in   [n]  data_path: one spec; several specs, each corpus used once in proportion to its
  *                     size, streams joined to one; or weights > 0 and specs in turn
- *   split   in        shares of the splits, as split_parse reads them
+ *   split   in        shares of the splits, as split_parse reads them; NULL: all is the split's own
  *   which   in        split to open: 0 train, 1 validation, 2 test
  *   wanted  in        samples needed; < 0: those of one epoch
  *   seq     in        tokens of a sample

@@ -257,14 +257,14 @@ static void check_corpora(Loader *l, const Sharers *with)
     }
 }
 
-/* What a split reads: key, its corpora, their shares (as split_parse reads them) and which share. */
+/* What a split reads: key, its corpora, their shares (as blend_open reads them) and which share. */
 typedef struct { const char *key; List path; const char *shares; int share; } Reads;
 
 static Reads reads(const Config *c, Split split)
 {
-    const Reads own[] = {{"train_data_path", c->train_data_path, "1", 0},
-                         {"valid_data_path", c->valid_data_path, "1", 0},
-                         {"test_data_path", c->test_data_path, "1", 0}};
+    const Reads own[] = {{"train_data_path", c->train_data_path, NULL, 0},
+                         {"valid_data_path", c->valid_data_path, NULL, 0},
+                         {"test_data_path", c->test_data_path, NULL, 0}};
     if (own[SPLIT_TRAIN].path.n || own[SPLIT_VALID].path.n || own[SPLIT_TEST].path.n)
         return own[split];
     return (Reads){"data_path", c->data_path, c->split, split};

@@ -509,6 +509,17 @@ static void test_paths(void)
               "case %zu: %s", i, why);
         free(why);
     }
+    /* a corpus with a weight is opened larger than asked for, here by an epoch; a split's own is not */
+    const char *alone[] = {"1", in_work("alone.bin")};
+    put_shard(alone[1], 1, 81, 81, 0);
+    why = NULL;
+    for (int own = 0; own < 2; own++) {
+        Blend b;
+        CHECK(blend_open(&b, 2, alone, own ? NULL : "1", 0, 10, 8, 1, &sharers_none, &why), "%s", why);
+        CHECK(blend_epochs(&b) == (own ? 1 : 2) && b.samples == 10, "%ld epochs of %ld samples",
+              blend_epochs(&b), b.samples);
+        blend_close(&b);
+    }
     const char *const split[] = {"", "-1,2", "a", "1,2,3,4", "0,0", "nan", "1,,2", "1 2", "inf", "1,2,"};
     double edges[4];
     for (size_t i = 0; i < sizeof split / sizeof *split; i++) {
