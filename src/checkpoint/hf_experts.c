@@ -132,6 +132,10 @@ static char *read_dots(const In *in, int64_t E, int64_t topk, int64_t width)
     return all;
 }
 
+/* transformers' balance loss over ours where the loads are even: transformers takes all layers with experts
+ * at once and does not divide by the experts of a token, so that its loss is k; ours is 1 in each layer. */
+static double balance_ratio(int64_t topk, int64_t layers) { return (double)topk / (double)layers; }
+
 char *hf_read_experts(const In *in, const HfFamily *f, int64_t layers)
 {
     if (f->experts == HF_DENSE)
@@ -144,6 +148,9 @@ char *hf_read_experts(const In *in, const HfFamily *f, int64_t layers)
                                              : whole(in, "moe_intermediate_size", f->expert_F, 1);
     int pre = qwen && !flag(in, "norm_topk_prob", 0);
     char *layer = read_layers(in, f, layers), *more = NULL;
+    int64_t with = 0;                  /* layers with experts */
+    for (const char *p = layer; *p; p++)
+        with += *p == '1';
     if (topk > E)
         because(in->why, "num_experts_per_tok %" PRId64 " of %" PRId64 " experts", topk, E);
     if (topk == 1 && f->experts != HF_DOTS && !pre)
@@ -160,7 +167,8 @@ char *hf_read_experts(const In *in, const HfFamily *f, int64_t layers)
         "moe:\n  num_moe_experts: %" PRId64 "\n  moe_layer_freq: [%s]\n  moe_ffn_hidden_size: %" PRId64 "\n"
         "  moe_router_topk: %" PRId64 "\n  moe_router_pre_softmax: %s\n  moe_aux_loss_coeff: %.17g\n%s", E,
         strchr(layer, '0') ? layer : "1", width, topk, pre ? "true" : "false",
-        f->experts == HF_DOTS ? 0 : real(in, "router_aux_loss_coef", 0.001), more ? more : "");
+        f->experts == HF_DOTS || !with ? 0
+            : real(in, "router_aux_loss_coef", 0.001) * balance_ratio(topk, with), more ? more : "");
     free(layer);
     free(more);
     return lines;
@@ -206,8 +214,11 @@ static void write_qwen(json_t *j, const Config *c, const HfFamily *f)
 
 void hf_write_experts(json_t *j, const Config *c, const HfFamily *f)
 {
+    int64_t with = 0;                  /* layers with experts */
     if (f->experts == HF_DENSE)
         return;
+    for (int i = 0; i < c->num_layers; i++)
+        with += config_is_moe(c, i);
     set_int(j, "num_experts_per_tok", c->moe_router_topk);
     json_object_set_new(j, "output_router_logits", json_false());
     if (f->experts == HF_MIXTRAL) {
@@ -220,7 +231,8 @@ void hf_write_experts(json_t *j, const Config *c, const HfFamily *f)
     if (f->experts == HF_DOTS)
         write_dots(j, c);
     else
-        json_object_set_new(j, "router_aux_loss_coef", json_real(c->moe_aux_loss_coeff));
+        json_object_set_new(j, "router_aux_loss_coef",
+                            json_real(c->moe_aux_loss_coeff / balance_ratio(c->moe_router_topk, with)));
     if (f->experts == HF_QWEN_MOE)
         write_qwen(j, c, f);
 }

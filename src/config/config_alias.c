@@ -266,7 +266,9 @@ static const Alias aliases[] = {
     ALIAS("topk_group", "moe_router_group_topk"),
     MEANS("moe_router_force_load_balancing", "moe_router_force", "moe_router_force=uniform"),
     MEANS("moe_router_force_biased", "moe_router_force", "moe_router_force=zipf, or file"),
-    ALIAS("router_aux_loss_coef", "moe_aux_loss_coeff"),
+    MEANS("router_aux_loss_coef", "moe_aux_loss_coeff",
+          "moe_aux_loss_coeff, that number times moe_router_topk / the number of layers with experts, over "
+          "which the loss is summed"),
     /* checkpoint, log */
     ALIAS("output_dir", "save"),
     ALIAS("out_dir", "save"),

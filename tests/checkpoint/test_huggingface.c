@@ -702,6 +702,33 @@ static void families(void)
     }
 }
 
+/* transformers takes its balance loss over all layers with experts at once, and its value at balance is k:
+ * ours is 1 in each of the L layers. */
+static void balance_losses(void)
+{
+    static const struct { const char *name, *edit; double coeff; } t[] = {
+        {"mixtral", "{\"router_aux_loss_coef\": 0.02, \"num_experts_per_tok\": 2, \"num_hidden_layers\": 4}",
+         0.01},
+        {"qwen3_moe", "{\"router_aux_loss_coef\": 0.001, \"num_experts_per_tok\": 3, "
+                      "\"num_hidden_layers\": 7, \"mlp_only_layers\": [0, 2], \"decoder_sparse_step\": 1}",
+         0.001 * 3 / 5},
+    };
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        const HfFamily *f;
+        char why[WHY] = "";
+        json_t *j = config_of(t[i].name), *edit = json_loads(t[i].edit, 0, NULL);
+        json_object_update(j, edit);
+        const Config *c = hf_read_config(j, &f, why);
+        CHECK(c && fabs(c->moe_aux_loss_coeff - t[i].coeff) < 1e-15, "%s: %.17g, not %.17g %s", t[i].name,
+              c ? c->moe_aux_loss_coeff : 0, t[i].coeff, why);
+        json_t *back = hf_write_config(c, f, F32, NULL);
+        double given = json_number_value(json_object_get(edit, "router_aux_loss_coef")),
+               again = json_number_value(json_object_get(back, "router_aux_loss_coef"));
+        CHECK(fabs(again / given - 1) < 5e-16, "%s: %.17g comes back as %.17g", t[i].name, given, again);
+        json_decref(j), json_decref(edit), json_decref(back);
+    }
+}
+
 static void transpose(void)
 {
     enum { R = 37, C = 65 };
@@ -733,6 +760,7 @@ int main(void)
     refusals();
     odd_values();
     exporting();
+    balance_losses();
     shell("rm -rf %s", folder);
     while (nkept)
         free(kept[--nkept]);

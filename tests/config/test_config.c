@@ -134,7 +134,8 @@ static void test_other_programs(void)
         {"data_parallel_size", "leave it out"}, {"local_batch_size", "'micro_batch_size'"},
         {"dropout", "hidden_dropout and attention_dropout"}, {"steps", "'train_iters'"},
         {"save_every", "'save_interval'"}, {"epochs", "write train_iters"}, {"eos_token_id", "eod_id"},
-        {"bias", "add_bias_linear"}, {"mixed_precision", "'params_dtype'"}, {"zero", "optim_grads"}};
+        {"bias", "add_bias_linear"}, {"mixed_precision", "'params_dtype'"}, {"zero", "optim_grads"},
+        {"router_aux_loss_coef", "moe_router_topk / the number of layers"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         Text t = compose(NULL, NULL, NULL);
         char *arg = textf("%s=1", names[i][0]);
