@@ -792,6 +792,8 @@ void host_arena_close(Device *d, Arena *a);
  * machine has, and what the control groups of this process allow. */
 size_t host_size(void);
 size_t host_left(void);
+/* The processor time that these groups allow, in whole cores, at most `most`. */
+int host_cores(int most);
 
 /* d->put, d->get, d->snapshot; with d NULL src and dst are host memory, and the copy is done on
  * return. */

@@ -1,7 +1,7 @@
 /* pool -- the threads of one rank: each takes the next item of an op until none is left */
 #define _GNU_SOURCE
 #include "pool.h"
-#include "base.h"
+#include "device.h"
 #include "modes.h"
 #include <linux/futex.h>
 #include <pthread.h>
@@ -146,7 +146,7 @@ int pool_core_set(CoreSet *set)
     *set = (CoreSet){{0}};
     if (sched_getaffinity(0, sizeof *set, (cpu_set_t *)set))
         set->word[0] = 1;              /* forbidden here: it runs on one at least */
-    return CPU_COUNT_S(sizeof *set, (cpu_set_t *)set);
+    return host_cores(CPU_COUNT_S(sizeof *set, (cpu_set_t *)set));
 }
 
 int pool_cores(void) { return pool_core_set(&(CoreSet){{0}}); }

@@ -18,7 +18,8 @@ int pool_threads(const Pool *p);
  * not fill that. */
 typedef struct { unsigned long word[8192 / 64]; } CoreSet;
 
-/* Fills the set of the cores that this process may run on, and returns their number. */
+/* Fills the set of the cores that this process may run on, and returns how many of them it may keep busy: a
+ * control group may have less processor time (host_cores). */
 int pool_core_set(CoreSet *set);
 int pool_cores(void);               /* their number alone */
 

@@ -30,7 +30,7 @@ typedef struct {
     _Alignas(64) _Atomic int state;    /* ABSENT, RUNNING, LEFT */
     pid_t pid;
     int rank;                      /* in the world */
-    int ncores;                    /* cores in `cores` */
+    int ncores;                    /* number of cores that the rank may keep busy */
     CoreSet cores;                 /* that the rank may run on */
     char status[16], where[112], note[112];        /* texts: of job_leave, job_where, comm_note */
 } Member;

@@ -47,7 +47,7 @@ int job_here(void);              /* whether job_watch watches over this process 
 int job_ranks(void);             /* on this host; 1 without a page */
 int job_local(void);             /* this rank's place among them */
 int job_pid(void);               /* of the process that opened the page */
-int job_cores(void);             /* number of cores that this rank may run on */
+int job_cores(void);             /* number of cores that this rank may keep busy */
 int job_sharers(void);           /* ranks of the host, this one too, that may run on some of these cores */
 
 /* Doorbells. A rank with nothing to do sleeps on its own bell; a rank that changes what another may wait

@@ -1,7 +1,9 @@
-/* test_host -- what a process may take of its host's memory: by files of the machine and of control groups of
- * both versions, which the test writes and which are read in the place of those in /proc and /sys */
+/* test_host -- what a process may take of its host's memory and processor time: by files of the machine and
+ * of control groups of both versions, which the test writes and which are read in the place of those in /proc
+ * and /sys */
 #define _GNU_SOURCE
 #include "device.h"
+#include "pool.h"
 #include "test.h"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -66,8 +68,50 @@ static void holds(size_t all, size_t left)
           host_size(), host_left(), all, left);
 }
 
+static void runs_on(int cores)
+{
+    CHECK(host_cores(64) == cores, "%s: %d cores, not %d", root, host_cores(64), cores);
+    CHECK(pool_cores() <= cores, "%s: a pool of %d cores, not %d", root, pool_cores(), cores);
+}
+
+/* Processor time: the least quota of a group and of those that it is in, in whole cores. */
+static void quotas(void)
+{
+    host("no-quota");
+    machine("0::/user/session\n");
+    put("/sys/fs/cgroup/user/session", "cpu.max", "max 100000\n");
+    runs_on(64);
+    host("quota-2");
+    machine("0::/job/step/task\n");
+    put("/sys/fs/cgroup/job/step/task", "cpu.max", "max 100000\n");
+    put("/sys/fs/cgroup/job/step", "cpu.max", "50000 50000\n");
+    put("/sys/fs/cgroup/job", "cpu.max", "400000 100000\n");
+    runs_on(1);
+    host("quota-rounded-up");
+    machine("0::/\n");
+    put("/sys/fs/cgroup", "cpu.max", "250000 100000\n");
+    runs_on(3);
+    host("quota-small");
+    machine("0::/\n");
+    put("/sys/fs/cgroup", "cpu.max", "1000 100000\n");
+    runs_on(1);
+    host("quota-1");                   /* the path is the host's; cpuset and cpuacct are other kinds */
+    machine("12:cpuset:/other\n9:cpuacct,cpu:/docker/1\n0::/\n");
+    put("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "200000\n");
+    put("/sys/fs/cgroup/cpu", "cpu.cfs_period_us", "100000\n");
+    put("/sys/fs/cgroup/cpu/other", "cpu.cfs_quota_us", "100000\n");
+    put("/sys/fs/cgroup/cpu/other", "cpu.cfs_period_us", "100000\n");
+    runs_on(2);
+    host("no-quota-1");
+    machine("9:cpu,cpuacct:/\n");
+    put("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "-1\n");
+    put("/sys/fs/cgroup/cpu", "cpu.cfs_period_us", "100000\n");
+    runs_on(64);
+}
+
 int main(void)
 {
+    quotas();
     const size_t all = 16000000 * (size_t)1024, left = 12000000 * (size_t)1024;
     host("no-groups");
     machine(NULL);
