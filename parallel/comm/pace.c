@@ -64,7 +64,11 @@ void pace_away(double seconds, const PaceMark *waits)
     idle_away += idle_between(waits, &end);
 }
 
-void pace_moving(double seconds) { moving += is_main() ? seconds : 0; }
+void pace_moving(double seconds)
+{
+    if (is_main())                     /* the progress thread does not write, not even the same value */
+        moving += seconds;
+}
 double pace_moved(void) { return is_main() ? moving : 0; }
 
 Pace pace_now(void)
