@@ -7,6 +7,7 @@
 #include "source.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -171,6 +172,17 @@ static int upcycles(const Config *cfg, const json_t *state)
 {
     const Config *saved = cfg->moe_use_upcycling ? checkpoint_config(state, NULL) : NULL;
     return saved && cfg->num_moe_experts != CFG_ABSENT && saved->num_moe_experts == CFG_ABSENT;
+}
+
+/* Experts that are copies of an mlp compute what the mlp did if their weights add up to 1. */
+static void warn_of_sum(const Config *cfg, const char *dir)
+{
+    double sum = config_router_sum(cfg), factor = cfg->moe_router_topk_scaling_factor;
+    double scaled = isnan(factor) ? sum : sum * factor;
+    if (fabs(scaled - 1) > 0.01)
+        warn("%s: the experts are copies of its mlps, but the weights of a token's experts add up to about "
+             "%.3g while the router is new: this is another function than the dense model; change: "
+             "moe_router_topk_scaling_factor=%.6g", dir, scaled, 1 / sum);
 }
 
 static int of_experts(int option) { return !strcmp(options[option].section, "moe"); }
@@ -495,6 +507,8 @@ static Tried try_candidate(Loading *l, const char *dir, const char *id)
             checkpoint_config(l->state, dir);
         if (l->weights_only && all->rank == 0)
             warn_of_function(l->cfg, l->state, dir);
+        if (upcycles(l->cfg, l->state) && all->rank == 0)
+            warn_of_sum(l->cfg, dir);
     }
     source_close(&s);
     return tried;

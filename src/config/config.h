@@ -202,6 +202,10 @@ double config_rope_attention(const Config *c);
 /* Returns what the rules between the keys of rope_scaling find wrong, or NULL. */
 const char *config_rope_wrong(const Config *c);
 
+/* What the weights of a token's experts add up to before moe_router_topk_scaling_factor, if the router
+ * prefers no expert, as a new one nearly does. */
+double config_router_sum(const Config *c);
+
 /* Compares a resuming run with the saved one, by what each key means. *text gets a line for each key
  * that differs and is not free: `key: saved -> now (refuse|warn)`. Returns the worst class of change. */
 typedef enum { CHANGE_FREE, CHANGE_WARN, CHANGE_REFUSE } Change;

@@ -112,6 +112,13 @@ static void rules_router(Check *k)
          "true needs moe_expert_capacity_factor, which is absent");
 }
 
+double config_router_sum(const Config *c)
+{
+    if (c->moe_router_score_function == MOE_ROUTER_SCORE_FUNCTION_SIGMOID)
+        return c->moe_router_topk == 1 ? 0.5 : 1;
+    return c->moe_router_pre_softmax ? (double)c->moe_router_topk / (double)c->num_moe_experts : 1;
+}
+
 /* Checks that a dense model has all that the experts are copied from. */
 static void rules_upcycling(Check *k)
 {

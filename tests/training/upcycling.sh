@@ -36,6 +36,22 @@ want=$(loss "$work/again" 1)
 {
 run load="$dense" $experts save="$work/one"
 same "$want" "$(loss "$work/one" 1)" "one rank"
+! grep 'add up to' "$work/log" || fail "weights that add up to 1"
+# with weights that add up to less it is another model, which one line says; the factor of the line mends that
+for weights in "2 0.5 moe_router_pre_softmax=true" "4 0.25 moe_router_topk=1 moe_router_pre_softmax=true" \
+    "2 0.5 moe_router_topk=1 moe_router_score_function=sigmoid"; do
+    factor=${weights%% *} sum=${weights#* } options=${weights#* * }
+    sum=${sum%% *}
+    run load="$dense" $experts $options save="$work/less" overwrite=true
+    [ "$(grep -c "^warning: .*dense-fp64.* add up to about $sum .*moe_router_topk_scaling_factor=$factor$" "$work/log")" = 1 ] ||
+        fail "no word of $sum and $factor"
+    run load="$dense" $experts $options moe_router_topk_scaling_factor="$factor" init_method_std=1e-9 \
+        save="$work/less" overwrite=true
+    ! grep 'add up to' "$work/log" || fail "told with the factor"
+    echo "$want $(loss "$work/less" 1)" | awk '{ exit !(($1 - $2) ^ 2 < 1e-14) }' || fail "$options: $want, $(loss "$work/less" 1)"
+done
+run load="$dense" $experts moe_router_topk_scaling_factor=2.5 save="$work/less" overwrite=true
+grep -q 'add up to about 2.5 .*moe_router_topk_scaling_factor=1$' "$work/log" || fail "no word of 2.5"
 ranks 4 load="$dense" $experts expert_model_parallel_size=2 data_parallel_sharding_strategy=optim_grads_params \
     save="$work/ep"
 same "$want" "$(loss "$work/ep" 1)" "ep 2 x dp 4"
