@@ -200,9 +200,9 @@ static void open_file(Dump *d)
     ok = (all->rank == 0 || st_join(&d->w, AT_FDCWD, d->path, d->tensor, d->n, meta, why)) &&
          (fstat(d->w.fd, &st) == 0 || file_errno(why, "cannot see what %s is", d->path));
     d->regular = S_ISREG(st.st_mode);
-    int64_t file = (int64_t)st.st_ino;
+    int64_t mine = d->regular ? (int64_t)st.st_ino : 0, file = mine;
     all->wait(all, all->broadcast(all, &file, 1, I64, 0));
-    if (ok && d->regular && st.st_ino != (ino_t)file)
+    if (ok && mine != file)
         ok = file_why(why, "%s on host %s is not rank 0's file", d->path, host_name(host));
     all_ok(all, ok, EXIT_RESOURCE, "dump", "%s; change: give a file in a folder that all hosts share", why);
 }
