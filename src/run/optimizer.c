@@ -435,22 +435,16 @@ void loss_scale_open(LossScale *s, const Config *cfg)
 
 int loss_scale_update(LossScale *s, const Config *cfg, int overflow)
 {
-    if (!loss_scale_moves(cfg)) {
-        s->good = overflow ? s->good + 1 : 0;      /* in a row */
-        return s->good < OVERFLOWS_MOST;
-    }
-    if (overflow) {
-        int lowest = s->scale <= cfg->min_loss_scale;
+    int moves = loss_scale_moves(cfg), lowest = !moves || s->scale <= cfg->min_loss_scale;
+    s->overflows = overflow && lowest ? s->overflows + 1 : 0;
+    if (moves && overflow) {
         s->good = 0;
-        if (--s->tolerance > 0)
-            return 1;
-        s->scale = fmax(s->scale / 2, cfg->min_loss_scale);
-        return !lowest;
-    }
-    if (++s->good >= cfg->loss_scale_window) {     /* more: the window was larger before a resume */
+        if (--s->tolerance <= 0)
+            s->scale = fmax(s->scale / 2, cfg->min_loss_scale);
+    } else if (moves && ++s->good >= cfg->loss_scale_window) {     /* more: it was larger before a resume */
         s->good = 0;
         s->tolerance = cfg->hysteresis;
         s->scale *= 2;
     }
-    return 1;
+    return s->overflows < OVERFLOWS_MOST;
 }

@@ -21,6 +21,7 @@ typedef struct {
     double scale;
     int64_t good;              /* steps since the last overflow or growth of the scale */
     int64_t tolerance;         /* overflows left before the scale is halved */
+    int64_t overflows;         /* overflows in a row at a scale that cannot become smaller */
 } LossScale;
 
 typedef struct { Squares *list; int n; } SquaresList;
@@ -97,8 +98,8 @@ double optimizer_params_norm(Optimizer *o);
 /* Whether the scale follows the overflows: fp16 without a fixed one. */
 int loss_scale_moves(const Config *cfg);
 void loss_scale_open(LossScale *s, const Config *cfg);
-/* Counts a step that did or did not overflow. Returns 0 when it overflows at the smallest scale, or, with a
- * fixed one, the steps before it did so too, OVERFLOWS_MOST in all. */
+/* Counts a step that did or did not overflow. Returns 0 when it overflows at the smallest or at a fixed scale
+ * and the steps before it did so too, OVERFLOWS_MOST in all. */
 enum { OVERFLOWS_MOST = 100 };
 int loss_scale_update(LossScale *s, const Config *cfg, int overflow);
 #endif

@@ -16,14 +16,15 @@ json_t *run_state(const Run *r)
     const LossScale *s = &r->opt.loss_scale;
     const RunProgress *p = &r->progress;
     json_t *j =
-        json_pack("{s:I s:I s:I s:I s:I s:I s:I s:I s:{s:o s:I s:I} s:{s:I s:I s:I} s:s s:s}", "iteration",
-                  (json_int_t)p->iteration, "consumed_samples", (json_int_t)p->consumed_samples, "updates",
-                  (json_int_t)r->opt.updates, "skipped_iterations",
+        json_pack("{s:I s:I s:I s:I s:I s:I s:I s:I s:{s:o s:I s:I s:I} s:{s:I s:I s:I} s:s s:s}",
+                  "iteration", (json_int_t)p->iteration, "consumed_samples", (json_int_t)p->consumed_samples,
+                  "updates", (json_int_t)r->opt.updates, "skipped_iterations",
                   (json_int_t)(p->skipped + r->spikes.skipped), "unscheduled_iterations",
                   (json_int_t)p->unscheduled.iterations, "unscheduled_samples",
                   (json_int_t)p->unscheduled.samples, "nan_iterations",
                   (json_int_t)p->nans, "seed", (json_int_t)r->cfg->seed, "loss_scale", "scale",
                   json_number(s->scale), "good", (json_int_t)s->good, "tolerance", (json_int_t)s->tolerance,
+                  "overflows", (json_int_t)s->overflows,
                   "batch_sizes_since", "iteration", (json_int_t)p->batches.iteration, "samples",
                   (json_int_t)p->batches.samples, "tokens", (json_int_t)p->batches.tokens, "config", text,
                   "build", config_build_id());
@@ -142,7 +143,9 @@ static void load_loss_scale(Run *r, const json_t *state, const Config *saved, co
         die(EXIT_CHECKPOINT, "checkpoint-state",
             "%s: the state's `loss_scale` is %g, not above 0" OTHER_STATE, dir, x);
     LossScale goes_on = {fmax(x, c->min_loss_scale), state_int(scale, "good", 0, INT32_MAX, dir),
-                         state_int(scale, "tolerance", -r->progress.iteration, INT32_MAX, dir)};
+                         state_int(scale, "tolerance", -r->progress.iteration, INT32_MAX, dir), 0};
+    if (json_object_get(scale, "overflows"))       /* older checkpoints do not say */
+        goes_on.overflows = state_int(scale, "overflows", 0, r->progress.iteration, dir);
     if (goes_on.tolerance > c->hysteresis)
         goes_on.tolerance = c->hysteresis;
     loss_scale_open(&r->opt.loss_scale, c);

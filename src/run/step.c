@@ -82,11 +82,10 @@ static int scale_allows(Run *r)
     if (!loss_scale_update(&r->opt.loss_scale, c, overflow)) {
         int moves = loss_scale_moves(c);
         die(EXIT_NUMERIC, "loss-scale",
-            "iteration %lld: the gradient of %s overflows at the %s loss scale, %g%s; change: train in bf16, "
-            "lower lr, or lower %s",
+            "iteration %lld: the gradient of %s overflows at the %s loss scale, %g, as in %d iterations "
+            "before it; change: train in bf16, lower lr, or lower %s",
             (long long)(r->progress.iteration + 1), optimizer_blame(&r->opt, &v, NULL),
-            moves ? "smallest" : "fixed", moves ? c->min_loss_scale : c->loss_scale,
-            moves ? "" : textf(", as in %d iterations before it", OVERFLOWS_MOST - 1),
+            moves ? "smallest" : "fixed", moves ? c->min_loss_scale : c->loss_scale, OVERFLOWS_MOST - 1,
             moves ? "min_loss_scale" : "loss_scale");
     }
     if (overflow)

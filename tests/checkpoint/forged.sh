@@ -46,6 +46,7 @@ for value in 0.0 -1.0; do forged '"scale":1.0' "\"scale\":$value" 'loss_scale. i
 forged '"scale":1.0' '"scale":"x"' 'loss_scale. is '
 forged '"good":0' '"good":-1' 'good. is -1'
 forged '"tolerance":2' '"tolerance":9223372036854775807' 'tolerance. is 9223372036854775807'
+forged '"overflows":0' '"overflows":21' 'overflows. is 21, not in .0, 20.'
 forged '"batch_sizes_since":{"iteration":0' '"batch_sizes_since":{"iteration":21' 'iteration. is 21, not in .0, 20.'
 forged '"samples":0' '"samples":-1' 'samples. is -1'
 forged '"samples":0' '"samples":2' 'consumed_samples. is 40, not in .42, 42.'

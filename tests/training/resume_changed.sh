@@ -100,6 +100,12 @@ is "scale fixed, then none" "$(column F loss_scale)" "1 1 4096 64 1 "
 "$TRAIN" tiny.yaml save=G params_dtype=fp16 loss_scale=1e30 train_iters=200 > log 2>&1 && rc=0 || rc=$?
 is "always overflows" "$rc" 6
 grep -q 'error\[loss-scale\] iteration 100: .* fixed loss scale, 1e+30.*lower loss_scale' log || fail "no reason"
+# so does the smallest scale, whose overflows are counted over a resume
+run save=W params_dtype=fp16 initial_loss_scale=1e30 min_loss_scale=1e30 train_iters=60
+"$TRAIN" tiny.yaml save=W load=latest params_dtype=fp16 initial_loss_scale=1e30 min_loss_scale=1e30 train_iters=200 \
+    > log 2>&1 && rc=0 || rc=$?
+is "always overflows at the smallest" "$rc" 6
+grep -q 'error\[loss-scale\] iteration 100: .* smallest loss scale, 1e+30.*lower min_loss_scale' log || fail "no reason"
 
 # a smaller window and a smaller hysteresis hold from the resume on
 run save=U params_dtype=fp16 train_iters=4 initial_loss_scale=1024

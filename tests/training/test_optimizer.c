@@ -98,10 +98,15 @@ static void scale_of_fp16(void)
     }
     s = (LossScale){8, 7, 2};                  /* of a run whose window was larger */
     CHECK(loss_scale_update(&s, c, 0) && s.scale == 16, "scale %g behind a smaller window", s.scale);
-    s = (LossScale){8, 0, 2};
+    s = (LossScale){.scale = 8, .tolerance = 2};
     loss_scale_update(&s, c, 1);
     loss_scale_update(&s, c, 1);
-    CHECK(s.scale == 4 && !loss_scale_update(&s, c, 1), "no stop at the smallest scale");
+    CHECK(s.scale == 4, "scale %g, not 4", s.scale);
+    int stands = 1;
+    for (int i = 1; i < 2 * OVERFLOWS_MOST; i++)       /* one step between them does not overflow */
+        stands &= loss_scale_update(&s, c, i != OVERFLOWS_MOST);
+    CHECK(stands && s.scale == 4, "the smallest scale, %g, ends the run", s.scale);
+    CHECK(!loss_scale_update(&s, c, 1), "no stop after %d overflows at the smallest scale", OVERFLOWS_MOST);
     c = WITH("params_dtype=fp16", "initial_loss_scale=16", "hysteresis=1", "min_loss_scale=6");
     loss_scale_open(&s, c);
     CHECK(loss_scale_update(&s, c, 1) && loss_scale_update(&s, c, 1) && s.scale == 6, "scale %g, not 6",
