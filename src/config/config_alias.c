@@ -21,6 +21,9 @@
 #define ZERO_STAGES \
     "data_parallel_sharding_strategy=no_shard, optim, optim_grads or optim_grads_params for stage 0, 1, 2 " \
     "or 3"
+#define MEGATRON_GELU \
+    "activation=gelu with no_bias_gelu_fusion or disable_bias_linear, else activation=gelu_tanh, which " \
+    "Megatron-LM's fused function computes"
 #define ONE_DECAY "weight_decay, one number for the whole run"
 
 static const Alias aliases[] = {
@@ -85,6 +88,8 @@ static const Alias aliases[] = {
     MEANS("swiglu", "activation", "activation=swiglu"),
     MEANS("gated_linear_unit", "activation", "activation=swiglu (with SiLU) or activation=geglu (with GELU)"),
     MEANS("squared_relu", "activation", "activation=squared_relu"),
+    MEANS("no_bias_gelu_fusion", "activation", MEGATRON_GELU),
+    MEANS("bias_gelu_fusion", "activation", MEGATRON_GELU),
     MEANS("disable_bias_linear", "add_bias_linear", "add_bias_linear=false"),
     MEANS("use_rotary_position_embeddings", "position_embedding_type", "position_embedding_type=rope"),
     MEANS("no_position_embedding", "position_embedding_type", "position_embedding_type=none, or =rope"),
@@ -231,7 +236,6 @@ static const Alias aliases[] = {
     NEEDLESS("use_mcore_models", NO_MEGATRON_CODE),
     NEEDLESS("use_legacy_models", NO_MEGATRON_CODE),
     NEEDLESS("no_masked_softmax_fusion", ALWAYS_FUSED),
-    NEEDLESS("no_bias_gelu_fusion", ALWAYS_FUSED),
     NEEDLESS("no_bias_swiglu_fusion", ALWAYS_FUSED),
     NEEDLESS("no_bias_dropout_fusion", ALWAYS_FUSED),
     NEEDLESS("no_rope_fusion", ALWAYS_FUSED),

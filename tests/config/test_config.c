@@ -135,6 +135,7 @@ static void test_other_programs(void)
         {"dropout", "hidden_dropout and attention_dropout"}, {"steps", "'train_iters'"},
         {"save_every", "'save_interval'"}, {"epochs", "write train_iters"}, {"eos_token_id", "eod_id"},
         {"bias", "add_bias_linear"}, {"mixed_precision", "'params_dtype'"}, {"zero", "optim_grads"},
+        {"no_bias_gelu_fusion", "activation=gelu with"}, {"bias_gelu_fusion", "activation=gelu_tanh"},
         {"router_aux_loss_coef", "moe_router_topk / the number of layers"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         Text t = compose(NULL, NULL, NULL);
