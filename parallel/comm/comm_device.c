@@ -49,10 +49,10 @@ static Token device_start(Comm *c, Operation o)
     BUG_ON((o.kind == COMM_SEND || o.kind == COMM_RECV) && o.root == c->rank);
     if (c->dev->owns(c->dev, o.kind == COMM_RECV ? o.out : o.in))
         return on_device(c, o);
+    g->host.ops = g->host.bytes = 0;   /* of operations on the device that went by way of the host */
     Token t = g->host.start(&g->host, o);
     c->ops += g->host.ops;
     c->bytes += g->host.bytes;
-    g->host.ops = g->host.bytes = 0;
     return t;
 }
 

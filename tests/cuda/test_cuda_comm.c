@@ -184,6 +184,20 @@ static void start_many(float *in, float *out)
         CHECK(got[i] == (float)(1000 * (c->size - 1) + i), "reduction %d of %d: %g", i, MANY, got[i]);
 }
 
+/* Bytes are counted once, on the device and on the host. at [1] float: on the device. */
+static void count(float *at)
+{
+    Comm *c = &grid.all;
+    float here = 1;
+    int64_t bytes = c->bytes, ops = c->ops, each = comm_payload(c, COMM_ALL_REDUCE, 1, F32, 0);
+    for (int i = 0; i < 3; i++) {
+        c->wait(c, c->all_reduce(c, at, 1, F32, OP_MAX));
+        c->wait(c, c->all_reduce(c, &here, 1, F32, OP_MAX));
+    }
+    CHECK(c->bytes - bytes == 6 * each && c->ops - ops == 6, "%ld operations of %ld bytes, not 6 of %ld",
+          (long)(c->ops - ops), (long)(c->bytes - bytes), (long)each);
+}
+
 /* A grid of one rank, with a device and registered memory of its own. */
 static struct { Grid grid; Device dev; void *p; } alone;
 
@@ -236,6 +250,7 @@ int main(int argc, char **argv)
         open_alone();
     send_alone(&flying[0]);
     start_many((float *)flying[0].in, (float *)flying[0].out);
+    count((float *)flying[0].in);
     for (int i = 0; i < rounds; i++) {
         if (nccl && rank == 0 && i == rounds / 2)
             close_alone();
