@@ -510,8 +510,9 @@ static void test_paths(void)
         free(why);
     }
     /* a corpus with a weight is opened larger than asked for, here by an epoch; a split's own is not */
-    const char *alone[] = {"1", in_work("alone.bin")};
-    put_shard(alone[1], 1, 81, 81, 0);
+    char *file = in_work("alone.bin");
+    const char *alone[] = {"1", file};
+    put_shard(file, 1, 81, 81, 0);
     why = NULL;
     for (int own = 0; own < 2; own++) {
         Blend b;
@@ -520,6 +521,7 @@ static void test_paths(void)
               blend_epochs(&b), b.samples);
         blend_close(&b);
     }
+    free(file);
     const char *const split[] = {"", "-1,2", "a", "1,2,3,4", "0,0", "nan", "1,,2", "1 2", "inf", "1,2,"};
     double edges[4];
     for (size_t i = 0; i < sizeof split / sizeof *split; i++) {
