@@ -7,6 +7,13 @@
 
 _Noreturn void cuda_failed(cudaError_t e, const char *call, const char *file, int line)
 {
+    struct cudaDeviceProp p;
+    int device;
+    if (e == cudaErrorNoKernelImageForDevice && !cudaGetDevice(&device) &&
+        !cudaGetDeviceProperties(&p, device))
+        die_at(file, line, EXIT_RESOURCE, "cuda", "this executable has no kernels for %s, of compute "
+               "capability %d.%d; change: build it with `make CUDA=1 ARCHS=%d%d%s`", p.name, p.major, p.minor,
+               p.major, p.minor, p.major == 9 ? "a" : "");
     die_at(file, line, EXIT_RESOURCE, "cuda", "%.80s: %s (%s); change: see what nvidia-smi and dmesg say of "
            "the GPU", call, cudaGetErrorString(e), cudaGetErrorName(e));
 }
@@ -253,17 +260,22 @@ static cudaEvent_t end_of_copy(const CudaCopies *q, int64_t ticket)
     return q->event[ticket % CUDA_TICKETS];
 }
 
+/* Copies to the host on `compute`, by a kernel if asked for. So is mapped memory always: the CUDA runtime's
+ * copy from host to host would make the host wait. */
+static void copy_off(Device *d, void *dst, const void *src, size_t bytes, int by_kernel)
+{
+    if (by_kernel || cuda_owns_mapped(d, src))
+        cuda_copy_bytes(d, dst, src, bytes);
+    else
+        CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, cuda_stream(d)));
+}
+
 static int64_t cuda_read_async(Device *d, void *dst, const void *src, size_t bytes)
 {
     Cuda *c = cuda_of(d);
     BUG_ON(!range_has(&c->pinned, dst) || c->ops);
-    /* A few words are copied by a kernel: the copy engine does one copy at a time, and may do a snapshot
-     * now. So is mapped memory, here and in a snapshot: a copy from host to host by the CUDA runtime would
-     * make the host wait. */
-    if ((bytes <= CUDA_WORDS && bytes % 4 == 0) || cuda_owns_mapped(d, src))
-        cuda_copy_bytes(d, dst, src, bytes);
-    else
-        CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->compute));
+    /* a few words by a kernel: the copy engine does one copy at a time, and may do a snapshot now */
+    copy_off(d, dst, src, bytes, bytes <= CUDA_WORDS && bytes % 4 == 0);
     return ticket_of(&c->reads);
 }
 
@@ -272,10 +284,7 @@ static int64_t cuda_snapshot(Device *d, void *dst, const void *src, size_t bytes
     Cuda *c = cuda_of(d);
     BUG_ON(!range_has(&c->pinned, dst));
     ops_leave(c, c->snapshots.stream);
-    if (cuda_owns_mapped(d, src))
-        cuda_copy_bytes(d, dst, src, bytes);
-    else
-        CUDA_OK(cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->compute));
+    copy_off(d, dst, src, bytes, 0);
     ops_return(c);
     c->unsettled = 1;
     return -1 - ticket_of(&c->snapshots);  /* read_async's tickets are >= 0, snapshot's < 0 */

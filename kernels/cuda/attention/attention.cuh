@@ -524,17 +524,11 @@ template <class Run> static inline void with_head(int dim, Run run)
 }
 
 /* Lets `kernel` use `bytes` of shared memory, or all of the GPU's where it has less: attention_fits looks at
- * each launch. Called when the device is opened, and the first to need machine code for this GPU. */
+ * each launch. Called when the device is opened. */
 template <class... P> static inline void attention_shared(const Cuda *c, void (*kernel)(P...), size_t bytes)
 {
     size_t most = bytes < c->shared ? bytes : c->shared;
-    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)most);
-    if (e == cudaErrorNoKernelImageForDevice)
-        die(EXIT_RESOURCE, "cuda",
-            "this executable has no kernels for %s, of compute capability %d.%d; change: build it with "
-            "`make CUDA=1 ARCHS=%d%d%s`",
-            c->gpu, c->major, c->minor, c->major, c->minor, c->major == 9 ? "a" : "");
-    CUDA_OK(e);
+    CUDA_OK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)most));
 }
 /* Dies with EXIT_CONFIG if a launch needs more shared memory than the GPU has. */
 static inline void attention_fits(const Cuda *c, size_t bytes, int dim)
