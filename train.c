@@ -685,7 +685,7 @@ int training_run(int argc, char **argv)
     snprintf(said, sizeof said, "code %d", code);
     if (speaks(&t))
         job_tell(said);                /* from here on a signal does not change the exit code */
-    flight_phase(PHASE_OTHER);         /* ranks that are gone end the job: rank 0 may write its report long */
+    flight_phase(PHASE_OTHER);         /* a rank that leaves first may end rank 0 within its report */
     t.run.grid.all.barrier(&t.run.grid.all);
     run_close(&t.run);
     run_directory_close(&t.dir);

@@ -142,9 +142,9 @@ void cli_may_write(const char *flag, const char *path)
     named[names][0] = flag, named[names++][1] = path;
     char *folder = file_parent(path), *within = xasprintf("%s/.", path), *tmp = xasprintf("%s.tmp", path);
     int is_folder = !access(within, F_OK), there = !access(path, F_OK), aside = result_renamed(path);
-    int long_name = access(tmp, F_OK) && errno == ENAMETOOLONG;
+    int long_name = aside && access(tmp, F_OK) && errno == ENAMETOOLONG;
     errno = is_folder ? EISDIR : long_name ? ENAMETOOLONG : 0;
-    if (is_folder || (aside && long_name) || (there && access(path, W_OK)) ||
+    if (is_folder || long_name || (there && access(path, W_OK)) ||
         ((aside || !there) && access(folder, W_OK)))
         die(EXIT_RESOURCE, "write", "cannot write %s: %s; change: %s with a file that you may write", path,
             strerror(errno), flag);

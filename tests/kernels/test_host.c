@@ -74,6 +74,13 @@ static void runs_on(int cores)
     CHECK(pool_cores() <= cores, "%s: a pool of %d cores, not %d", root, pool_cores(), cores);
 }
 
+/* The quota of a group of version 1, in us of each 100,000. */
+static void put_quota(const char *group, const char *us)
+{
+    put(group, "cpu.cfs_quota_us", us);
+    put(group, "cpu.cfs_period_us", "100000\n");
+}
+
 /* Processor time: the least quota of a group and of those that it is in, in whole cores. */
 static void quotas(void)
 {
@@ -97,15 +104,12 @@ static void quotas(void)
     runs_on(1);
     host("quota-1");                   /* the path is the host's; cpuset and cpuacct are other kinds */
     machine("12:cpuset:/other\n9:cpuacct,cpu:/docker/1\n0::/\n");
-    put("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "200000\n");
-    put("/sys/fs/cgroup/cpu", "cpu.cfs_period_us", "100000\n");
-    put("/sys/fs/cgroup/cpu/other", "cpu.cfs_quota_us", "100000\n");
-    put("/sys/fs/cgroup/cpu/other", "cpu.cfs_period_us", "100000\n");
+    put_quota("/sys/fs/cgroup/cpu", "200000\n");
+    put_quota("/sys/fs/cgroup/cpu/other", "100000\n");
     runs_on(2);
     host("no-quota-1");
     machine("9:cpu,cpuacct:/\n");
-    put("/sys/fs/cgroup/cpu", "cpu.cfs_quota_us", "-1\n");
-    put("/sys/fs/cgroup/cpu", "cpu.cfs_period_us", "100000\n");
+    put_quota("/sys/fs/cgroup/cpu", "-1\n");
     runs_on(64);
 }
 
